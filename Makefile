@@ -1,0 +1,70 @@
+# Every target does all of its own set-up in an empty clone: Python 3.11 or newer, make and git are enough.
+#
+#   make run      install once, then run a node with default settings (listens on loopback only)
+#   make test     lint, types and the whole suite
+#   make check    lint and types only, a few seconds
+#   make bench    throughput and latency on this machine
+#   make soak     kill -9 every few seconds under load, then check the history
+#   make mutants  break the code one rule at a time and show which test notices
+#   make clean    remove what the targets above made (never the data directory)
+#
+# ARGS is passed on:  make run ARGS="--fsync never",  make test ARGS="-k lease"
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check bench soak mutants clean
+SHELL := /bin/sh
+ARGS ?=
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
+
+help:
+	@sed -n 's/^#   \(make .*\)/\1/p' Makefile
+
+# A candidate must run (a version manager's shim may not) and be able to make a virtual environment.
+$(PY):
+	@for p in python3.13 python3.12 python3.11 python3; do \
+	  "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || continue; \
+	  "$$p" -c 'import ensurepip, venv' >/dev/null 2>&1 || { no_venv=$$p; continue; }; \
+	  echo "making $(VENV) with $$p"; rm -rf $(VENV); exec "$$p" -m venv $(VENV); \
+	done; \
+	if [ -n "$$no_venv" ]; then echo "walrq: $$no_venv has no venv module: install it (Debian: apt-get install python3-venv)" >&2; \
+	else echo "walrq: Python 3.11 or newer is needed and none was found on PATH" >&2; fi; exit 1
+
+# The stamps are keyed on pyproject.toml: nothing is installed again until it changes. The install is editable, so
+# that changed code needs no installation either.
+$(VENV)/.installed-run: pyproject.toml $(PY)
+	@echo "installing walrq into $(VENV)"
+	@$(PIP_INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.installed-test: pyproject.toml $(PY)
+	@echo "installing walrq and its test tools into $(VENV)"
+	@$(PIP_INSTALL) --editable '.[test]'
+	@touch $@ $(VENV)/.installed-run
+
+run: $(VENV)/.installed-run
+	@exec $(VENV)/bin/walrq serve $(ARGS)
+
+check: $(VENV)/.installed-test
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+test: check
+	$(PY) -m pytest $(ARGS)
+
+bench: $(VENV)/.installed-test
+	$(PY) -m bench throughput $(ARGS)
+	$(PY) -m bench latency $(ARGS)
+
+soak: $(VENV)/.installed-test
+	$(PY) -m chaos soak $(ARGS)
+
+mutants: $(VENV)/.installed-test
+	$(PY) -m chaos mutants $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find walrq chaos bench spec tests -name __pycache__ -type d -prune -exec rm -rf {} +
