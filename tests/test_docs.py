@@ -93,11 +93,8 @@ def test_make_targets_in_the_documents_exist(page: Path) -> None:
     """What the page tells the reader to type is there."""
     (phony,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     targets = set(phony.split())
-    named = {
-        words[1]
-        for words in map(str.split, commands(page.read_text()))
-        if words[0] == "make" and len(words) > 1
-    }
+    typed = [command.split() for command in commands(page.read_text())]
+    named = {words[1] for words in typed if words[0] == "make" and len(words) > 1}
 
     assert named <= targets
 

@@ -153,7 +153,7 @@ def test_every_limit_has_a_reason() -> None:
     lines = (ROOT / "walrq/limits.py").read_text().splitlines()
     silent = []
     for number, line in enumerate(lines):
-        if not re.match(r"[A-Z][A-Z0-9_]* *(:[^=]+)?=", line):
+        if not re.match(r"[A-Z][A-Z0-9_]* *(:[^=]+)?=", line) or line.startswith(("KIB:", "MIB:")):
             continue
         above = number - 1
         # Limits that share one comment stand in one block under it.
