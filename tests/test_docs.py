@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.references import command_problem, program_of
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md"), *(ROOT / "spec").glob("*.md")])
 LANGUAGES = {"console", "sh", "python", "text", "toml", "json", "cddl", "tla", "ini", "yaml", "diff"}
@@ -97,6 +99,21 @@ def test_make_targets_in_the_documents_exist(page: Path) -> None:
     named = {words[1] for words in typed if words[0] == "make" and len(words) > 1}
 
     assert named <= targets
+
+
+@by_page
+def test_commands_in_the_documents_exist(page: Path) -> None:
+    """Every sub-command and every long option that a reader is told to type is in the program's own help."""
+    named = []
+    for command in commands(page.read_text()):
+        for part in re.split(r"\|\|?|&&|;|&(?!\d)", command):
+            words = re.sub(r"(?<!\S)(?:\./)?\.venv/bin/", "", part).split()
+            while words and re.fullmatch(r"[A-Z_]+=.*|time|sudo", words[0]):
+                words.pop(0)
+            named.append(" ".join(words))
+    wrong = [problem for name in named if program_of(name) and (problem := command_problem(name))]
+
+    assert [] == wrong
 
 
 @by_page
