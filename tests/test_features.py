@@ -32,3 +32,27 @@ def test_each_feature_is_shown_or_marked(row: Row) -> None:
     assert [] == [text for name in references(where) + references(shown) if (text := problem(name))]
     shows = [name for name in references(shown) if "::test_" in name or program_of(name)]
     assert shows == references(shown), "a feature is shown by a test or a command"
+
+
+@pytest.mark.parametrize(
+    ("reference", "wrong"),
+    [
+        ("tests/test_features.py", None),
+        ("tests/test_features.py::test_the_page_has_its_rows", None),
+        ("tests/references.py::Row", None),
+        ("make test", None),
+        ("tests/no_such_file.py", "does not exist"),
+        ("tests/test_features.py::test_nothing", "does not define"),
+        ("make no-such-target", "no target"),
+        ("python -m chaos no-such-scenario", "no help"),
+    ],
+)
+def test_a_wrong_reference_is_noticed(reference: str, wrong: str | None) -> None:
+    """The look-up behind both tables is itself tried on what is there and what is not."""
+    found = problem(reference)
+
+    if wrong is None:
+        assert None is found
+    else:
+        assert found is not None
+        assert wrong in found
