@@ -1,0 +1,908 @@
+"""The oracle: what the queue state machine must answer, written to be obviously right and nothing else.
+
+One object per message, linear scans, sorting. No run, batch or page exists here; where a rule speaks of runs (a
+lease is one run) the model finds them by looking at neighbouring messages. It takes the same commands as the
+machine and gives the same answers, except that a lease is answered message by message (`Granted`, `Lent`).
+
+Never: imports the machine, is fast, bounds anything. Tests compare the two after every step. What the rules
+leave open is decided here in a sentence marked "Chosen:", so that a difference can be argued about.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import attrs
+
+from walrq import api, ids, limits
+from walrq.errors import Code
+from walrq.queues import commands as c
+
+NO_DLQ: Final = "none"
+DEFAULTS: Final[Mapping[str, Any]] = {
+    "visibility_ms": limits.VISIBILITY_MS_DEFAULT,
+    "max_deliveries": limits.MAX_DELIVERIES_DEFAULT,
+    "dlq": None,
+    "backoff_ms": limits.BACKOFF_MS_DEFAULT,
+    "backoff_max_ms": limits.BACKOFF_MS_MAX_DEFAULT,
+    "delay_ms": 0,
+    "retention_ms": None,
+    "max_length": None,
+    "max_bytes": None,
+    "overflow": "reject",
+    "dedup_window_ms": limits.DEDUP_WINDOW_MS_DEFAULT,
+    "group_limit": limits.GROUP_LIMIT_DEFAULT,
+    "max_in_flight": None,
+    "paused": False,
+}
+
+READY: Final = "ready"
+DELAYED: Final = "delayed"
+BACKOFF: Final = "back-off"
+LEASED: Final = "leased"
+PARKED: Final = "parked"
+
+Lane: TypeAlias = tuple[str, str | int]
+"""("group", key), or ("ungrouped", priority)."""
+
+
+@attrs.define
+class Message:
+    """One message, wherever it stands.
+
+    `body` is the address of its payload (log index, ordinal, position in the columns) and never changes;
+    `batch` names what it arrived with in this queue. `order` is its place in the line.
+    """
+
+    id: int
+    sequence: int
+    order: int
+    body: tuple[int, int, int]
+    batch: tuple[Any, ...]
+    bytes: int
+    priority: int
+    group: str | None
+    pushed_ms: int
+    max_attempts: int | None
+    expire_ms: int | None
+    state: str = READY
+    due_ms: int = 0
+    return_ms: int = 0
+    delivery: int = 0
+    attempts: int = 0
+    lease: int = 0
+    offset: int = 0
+    deadline_ms: int = 0
+    worker: str | None = None
+    history: tuple[api.Attempt, ...] = ()
+    reason: str | None = None
+    origin: str | None = None
+    died_ms: int = 0
+
+    @property
+    def lane(self) -> Lane:
+        """The line this message stands in when ready."""
+        return ("ungrouped", self.priority) if self.group is None else ("group", self.group)
+
+
+@attrs.frozen
+class Lent:
+    """One message of a lease's answer."""
+
+    queue: str
+    uid: int
+    lease: int
+    offset: int
+    body: tuple[int, int, int]
+    id: int
+    delivery: int
+    attempts: int
+    fence: tuple[int, int]
+    priority: int
+    pushed_ms: int
+    group: str | None
+
+
+@attrs.frozen
+class Granted:
+    """A lease's answer; `ended` names (uid, lease number) of what a retried one no longer holds whole."""
+
+    messages: tuple[Lent, ...]
+    parked_ms: int
+    visibility_ms: int
+    ended: tuple[tuple[int, int], ...] = ()
+
+
+Result: TypeAlias = (
+    api.Pushed
+    | Granted
+    | api.Settled
+    | api.Touched
+    | api.Outcomes
+    | api.Done
+    | api.Moved
+    | api.SessionOpened
+    | api.Failed
+)
+
+
+@attrs.define
+class Queue:
+    """One incarnation of a queue.
+
+    `rings[priority]` lists the lanes that may be served, in the order of their turns.
+    """
+
+    name: str
+    uid: int
+    settings: dict[str, Any]
+    messages: dict[int, Message] = attrs.field(factory=dict)
+    last_sequence: int = 0
+    last_lease: int = 0
+    lease_counts: dict[int, int] = attrs.field(factory=dict)
+    dedup: dict[str, tuple[int, int]] = attrs.field(factory=dict)
+    rings: dict[int, list[Lane]] = attrs.field(factory=dict)
+    used_targets: set[str] = attrs.field(factory=set)
+
+    def next_sequence(self) -> int:
+        """The queue's one counter: sequences and fresh orders."""
+        self.last_sequence += 1
+        return self.last_sequence
+
+    def those(self, *states: str) -> list[Message]:
+        """Messages in these states by order."""
+        return sorted((m for m in self.messages.values() if m.state in states), key=lambda m: m.order)
+
+    def line(self, lane: Lane) -> list[Message]:
+        """The ready messages of a lane, head first."""
+        return [m for m in self.those(READY) if m.lane == lane]
+
+    def turn_priority(self, lane: Lane) -> int | None:
+        """The head's priority when the lane may be served now, else None."""
+        line = self.line(lane)
+        if not line:
+            return None
+        if lane[0] == "group":
+            siblings = [m for m in self.messages.values() if m.lane == lane]
+            if any(m.state == BACKOFF for m in siblings):
+                return None
+            if sum(m.state == LEASED for m in siblings) >= self.settings["group_limit"]:
+                return None
+        return line[0].priority
+
+    def place(self, lane: Lane) -> None:
+        """Let the lane stand where it belongs: where it is while nothing changed, else at the end."""
+        wanted = self.turn_priority(lane)
+        for priority, ring in self.rings.items():
+            if lane in ring:
+                if priority == wanted:
+                    return
+                ring.remove(lane)
+        if wanted is not None:
+            self.rings.setdefault(wanted, []).append(lane)
+
+    def place_all(self) -> None:
+        """After a setting changed. Chosen: lanes that become eligible together queue by their heads' orders."""
+        for message in self.those(READY):
+            self.place(message.lane)
+        for lane in [lane for ring in self.rings.values() for lane in ring]:
+            self.place(lane)
+
+    def next_turn(self) -> Message | None:
+        """The message whose turn it is, at the front of its lane; nothing changes."""
+        priorities = [priority for priority, ring in self.rings.items() if ring]
+        return self.line(self.rings[max(priorities)][0])[0] if priorities else None
+
+    def end_turn(self, lane: Lane) -> None:
+        """The lane had its turn: it goes to the end of the ring it belongs to, or leaves."""
+        for ring in self.rings.values():
+            if lane in ring:
+                ring.remove(lane)
+        self.place(lane)
+
+    def lengths(self) -> tuple[int, int]:
+        """Messages and bytes that count against the queue's limits."""
+        return len(self.messages), sum(m.bytes for m in self.messages.values())
+
+    def forget_lease(self, lease: int) -> None:
+        """Drop the lease once nothing of it is outstanding."""
+        if not any(m.state == LEASED and m.lease == lease for m in self.messages.values()):
+            self.lease_counts.pop(lease, None)
+
+
+@attrs.define
+class Session:
+    """What a client's requests were answered, from its lowest unanswered one."""
+
+    active_ms: int
+    lowest: int = 0
+    results: dict[int, Result] = attrs.field(factory=dict)
+
+
+class _Refused(Exception):
+    """Carries the answer of a command that changes nothing."""
+
+    def __init__(self, code: Code, text: str = "", **details: Any) -> None:
+        super().__init__(text)
+        self.failed = api.Failed(int(code), text, details)
+
+
+class Model:
+    """The oracle's state; `apply` and the reads have the machine's signatures.
+
+    Args:
+        session_window_max: as the machine's bound of the same name.
+    """
+
+    def __init__(self, session_window_max: int = limits.SESSION_WINDOW_MAX) -> None:
+        self.queues: dict[str, Queue] = {}
+        self.sessions: dict[int, Session] = {}
+        self.incarnations: dict[int, int] = {}
+        self.cluster = ""
+        self.secret = b""
+        self.session_window_max = session_window_max
+        self.last_stamp = c.Stamp(0, 0)
+        self._index = 0
+        self._ordinal = 0
+        self._moves = itertools.count()
+        self._commands: dict[type, Callable[[Any], Result]] = {
+            c.Push: self._push,
+            c.Lease: self._lease,
+            c.Settle: self._settle,
+            c.Touch: self._touch,
+            c.Undo: self._undo,
+            c.Cancel: self._cancel,
+            c.Reschedule: self._reschedule,
+            c.SetQueue: self._set_queue,
+            c.PurgeQueue: self._purge_queue,
+            c.DeleteQueue: self._delete_queue,
+            c.Redrive: self._redrive,
+            c.PurgeDead: self._purge_dead,
+            c.Move: self._move,
+            c.OpenSession: self._open_session,
+            c.KeepSessions: self._keep_sessions,
+            c.Bootstrap: self._bootstrap,
+        }
+
+    @property
+    def _lease_ms(self) -> int:
+        return self.last_stamp.lease_ms
+
+    @property
+    def _wall_ms(self) -> int:
+        return self.last_stamp.wall_ms
+
+    # --- entries --------------------------------------------------------------------------------------------
+    def apply(self, index: int, stamp: c.Stamp, commands: Sequence[c.Tagged]) -> list[Result]:
+        """Expire what is due at `stamp`, then answer each command in order."""
+        assert stamp.lease_ms >= self._lease_ms and stamp.wall_ms >= self._wall_ms, "clocks never go back"
+        self.last_stamp = stamp
+        self._index = index
+        self._expire()
+        results = []
+        for ordinal, tagged in enumerate(commands):
+            self._ordinal = ordinal
+            results.append(self._answer(tagged))
+        return results
+
+    def _execute(self, command: c.Command) -> Result:
+        try:
+            return self._commands[type(command)](command)
+        except _Refused as refusal:
+            return refusal.failed
+
+    # --- sessions -------------------------------------------------------------------------------------------
+    def _answer(self, tagged: c.Tagged) -> Result:
+        if tagged.session is None:
+            return self._execute(tagged.command)
+        session = self.sessions.get(tagged.session)
+        if session is None:
+            return api.Failed(int(Code.SESSION_ENDED), "no such session")
+        session.active_ms = self._lease_ms
+        session.lowest = max(session.lowest, tagged.lowest)
+        session.results = {n: r for n, r in session.results.items() if n >= session.lowest}
+        if tagged.sequence < session.lowest:
+            return api.Failed(int(Code.OUTCOME_UNKNOWN), "answered before")
+        if tagged.sequence in session.results:
+            return self._again(session.results[tagged.sequence])
+        if isinstance(tagged.command, c.CloseSession):
+            del self.sessions[tagged.session]
+            return api.Done()
+        if len(session.results) >= self.session_window_max:
+            return api.Failed(int(Code.OVERLOADED), "too many", {"limit": "session_window_max"})
+        if isinstance(tagged.command, c.Forget):
+            result = self._forget(session, tagged.command.request)
+        else:
+            result = self._execute(tagged.command)
+        if not (isinstance(result, Granted) and not result.messages):
+            session.results[tagged.sequence] = result
+        return result
+
+    def _again(self, result: Result) -> Result:
+        """The first answer; of a lease only the runs still held whole."""
+        if not isinstance(result, Granted):
+            return result
+        held: list[Lent] = []
+        ended: list[tuple[int, int]] = []
+        for (uid, lease), lent in itertools.groupby(result.messages, key=lambda m: (m.uid, m.lease)):
+            run = list(lent)
+            outstanding = self._outstanding(uid, lease)
+            if len(outstanding) == len(run) and all(m.deadline_ms > self._lease_ms for m in outstanding):
+                held.extend(run)
+            else:
+                ended.append((uid, lease))
+        return Granted(tuple(held), result.parked_ms, result.visibility_ms, tuple(ended))
+
+    def _forget(self, session: Session, request: int) -> Result:
+        known = session.results.get(request)
+        released = 0
+        if isinstance(known, Granted):
+            for uid, lease in dict.fromkeys((m.uid, m.lease) for m in known.messages):
+                released += self._release_all(uid, lease)
+        if request >= session.lowest:
+            session.results[request] = api.Failed(int(Code.OUTCOME_UNKNOWN), "forgotten")
+        return api.Done(released)
+
+    def _outstanding(self, uid: int, lease: int) -> list[Message]:
+        """What of a lease is not yet given back, by offset."""
+        return sorted(
+            (
+                m
+                for queue in self.queues.values()
+                if queue.uid == uid
+                for m in queue.messages.values()
+                if m.state == LEASED and m.lease == lease
+            ),
+            key=lambda m: m.offset,
+        )
+
+    def _release_all(self, uid: int, lease: int, ranges: Sequence[api.Range] | None = None) -> int:
+        """Give the named rest of a running lease back, free. Returns how many messages."""
+        queue = next((q for q in self.queues.values() if q.uid == uid), None)
+        if queue is None:
+            return 0
+        released = 0
+        for message in self._outstanding(uid, lease):
+            named = ranges is None or any(a <= message.offset <= b for a, b in ranges)
+            if named and message.deadline_ms > self._lease_ms:
+                self._come_back(queue, message)
+                released += 1
+        queue.forget_lease(lease)
+        return released
+
+    def _open_session(self, command: c.OpenSession) -> Result:
+        number = self._index << 16 | self._ordinal
+        self.sessions[number] = Session(active_ms=self._lease_ms)
+        return api.SessionOpened(number)
+
+    def _keep_sessions(self, command: c.KeepSessions) -> Result:
+        known = [number for number in command.sessions if number in self.sessions]
+        for number in known:
+            self.sessions[number].active_ms = self._lease_ms
+        return api.Done(len(known))
+
+    def _bootstrap(self, command: c.Bootstrap) -> Result:
+        self.cluster = command.cluster
+        self.secret = command.secret
+        return api.Done()
+
+    # --- time -----------------------------------------------------------------------------------------------
+    def _expire(self) -> None:
+        """Sessions, the lease clock's timers, the wall clock's, then parked messages that may flow on."""
+        for number, session in list(self.sessions.items()):
+            if self._lease_ms - session.active_ms >= limits.SESSION_IDLE_MS:
+                del self.sessions[number]
+        everything = [(queue, m) for queue in self.queues.values() for m in queue.messages.values()]
+        timers = [
+            (m.deadline_ms, q.uid, 0, m.lease, m.offset, q, m) for q, m in everything if m.state == LEASED
+        ]
+        timers += [(m.return_ms, q.uid, 1, m.order, 0, q, m) for q, m in everything if m.state == BACKOFF]
+        for when, uid, kind, number, _, queue, message in sorted(timers, key=lambda t: t[:5]):
+            if when > self._lease_ms:
+                break
+            if kind == 0:
+                self._attempted(queue, message, "expired", move=("expiry", uid, number, when))
+                queue.forget_lease(number)
+            else:
+                self._come_back(queue, message)
+        everything = [(queue, m) for queue in self.queues.values() for m in queue.messages.values()]
+        walls = [(m.due_ms, q.uid, 0, m.sequence, q, m) for q, m in everything if m.state == DELAYED]
+        walls += [(m.expire_ms, q.uid, 1, m.sequence, q, m) for q, m in everything if m.expire_ms is not None]
+        for when, _, kind, _, queue, message in sorted(walls, key=lambda t: t[:4]):
+            if when > self._wall_ms:
+                break
+            if kind == 0 and message.state == DELAYED:
+                self._come_back(queue, message)
+            elif kind == 1 and message.state != LEASED:
+                self._remove(queue, message)
+        for queue in sorted(self.queues.values(), key=lambda q: q.uid):
+            target = self.queues.get(self._dlq_name(queue))
+            move = next(self._moves)
+            for message in queue.those(PARKED) if target is not None else ():
+                assert target is not None
+                queue.used_targets.add(target.name)
+                message.attempts = 0
+                self._transfer(queue, message, target, move)
+
+    # --- how one message changes ----------------------------------------------------------------------------
+    def _come_back(self, queue: Queue, message: Message, order: int | None = None) -> None:
+        """To READY, at its own place or at `order`; a message past its ttl goes instead."""
+        if message.expire_ms is not None and message.expire_ms <= self._wall_ms:
+            self._remove(queue, message)
+            return
+        message.state = READY
+        if order is not None:
+            message.order = order
+        queue.place(message.lane)
+
+    def _remove(self, queue: Queue, message: Message) -> None:
+        queue.messages.pop(message.sequence, None)
+        queue.place(message.lane)
+
+    def _attempted(
+        self,
+        queue: Queue,
+        message: Message,
+        reason: str,
+        *,
+        move: object,
+        delay_ms: int | None = None,
+        error_type: str | None = None,
+        error_text: str | None = None,
+    ) -> None:
+        """A counted attempt ("expired", "failed") or a reject ended: death, or back by the rules of order."""
+        attempt = api.Attempt(self._wall_ms, reason, message.worker, error_type, error_text)
+        message.history = (*message.history, attempt)[-limits.ATTEMPTS_KEPT_MAX :]
+        if message.expire_ms is not None and message.expire_ms <= self._wall_ms:
+            self._remove(queue, message)
+            return
+        if reason == "rejected":
+            self._die(queue, message, reason, move)
+            return
+        message.attempts += 1
+        if message.attempts >= (message.max_attempts or queue.settings["max_deliveries"]):
+            self._die(queue, message, reason, move)
+        elif reason == "expired":
+            self._come_back(queue, message)
+        else:
+            if delay_ms is None:
+                doubled = queue.settings["backoff_ms"] * 2 ** (message.attempts - 1)
+                delay_ms = min(doubled, queue.settings["backoff_max_ms"])
+            if delay_ms > 0:
+                message.state = BACKOFF
+                message.return_ms = self._lease_ms + delay_ms
+                queue.place(message.lane)
+            elif message.group is None:
+                self._come_back(queue, message, order=queue.next_sequence())
+            else:
+                self._come_back(queue, message)
+
+    def _dlq_name(self, queue: Queue) -> str:
+        """Where the queue's dead go; "none" names no queue."""
+        name = queue.settings["dlq"]
+        return f"{queue.name}.dlq" if name is None else str(name)
+
+    def _die(self, queue: Queue, message: Message, reason: str, move: object) -> None:
+        message.reason = reason
+        message.origin = queue.name
+        message.died_ms = self._wall_ms
+        name = self._dlq_name(queue)
+        if name == NO_DLQ or (name not in self.queues and name in queue.used_targets):
+            message.state = PARKED
+            message.order = queue.next_sequence()
+            queue.place(message.lane)
+            return
+        queue.used_targets.add(name)
+        message.attempts = 0
+        self._transfer(queue, message, self._queue_or_new(name), move)
+
+    def _transfer(self, source: Queue, message: Message, target: Queue, move: object) -> None:
+        """Append to another queue (or the same one), ready, behind everything; its ttl starts anew there."""
+        source.messages.pop(message.sequence)
+        source.place(message.lane)
+        message.batch = (*message.batch, target.uid, move)
+        message.sequence = message.order = target.next_sequence()
+        message.state = READY
+        retention = target.settings["retention_ms"]
+        message.expire_ms = None if retention is None else self._wall_ms + retention
+        target.messages[message.sequence] = message
+        target.place(message.lane)
+
+    # --- queues ---------------------------------------------------------------------------------------------
+    def _queue_or_new(self, name: str) -> Queue:
+        if name not in self.queues:
+            shard = ids.shard_of(name)
+            self.incarnations[shard] = self.incarnations.get(shard, 0) + 1
+            uid = ids.make_uid(shard, self.incarnations[shard])
+            self.queues[name] = Queue(name, uid, dict(DEFAULTS))
+        return self.queues[name]
+
+    def _existing(self, name: str) -> Queue:
+        if name not in self.queues:
+            raise _Refused(Code.QUEUE_NOT_FOUND, f"no queue {name!r}")
+        return self.queues[name]
+
+    def _set_queue(self, command: c.SetQueue) -> Result:
+        if not command.create:
+            self._existing(command.queue)
+        queue = self._queue_or_new(command.queue)
+        queue.settings.update(command.settings)
+        queue.place_all()
+        return api.Done()
+
+    def _purge_queue(self, command: c.PurgeQueue) -> Result:
+        queue = self._existing(command.queue)
+        count = len(queue.messages)
+        queue.messages.clear()
+        queue.lease_counts.clear()
+        queue.dedup.clear()
+        queue.rings.clear()
+        return api.Done(count)
+
+    def _delete_queue(self, command: c.DeleteQueue) -> Result:
+        count = len(self._existing(command.queue).messages)
+        del self.queues[command.queue]
+        return api.Done(count)
+
+    # --- push -----------------------------------------------------------------------------------------------
+    def _push(self, command: c.Push) -> Result:
+        known = self.queues.get(command.queue)
+        settings = DEFAULTS if known is None else known.settings
+        columns = command.columns
+        due_ms = command.deliver_at_ms
+        if due_ms is None:
+            delay_ms = settings["delay_ms"] if command.delay_ms is None else command.delay_ms
+            due_ms = self._wall_ms + delay_ms
+        if due_ms - self._wall_ms > limits.DELAY_MS_MAX:
+            raise _Refused(Code.DELAY_TOO_LONG, "delay beyond 30 days")
+
+        queue = self._queue_or_new(command.queue)
+        first = queue.last_sequence + 1
+        count, size = columns.count, columns.size
+        answers = [ids.message_id(self._wall_ms, queue.uid, first + k) for k in range(count)]
+        duplicates = []
+        window = queue.settings["dedup_window_ms"]
+        learned: dict[str, tuple[int, int]] = {}
+        for k in range(count):
+            key = columns.dedup[k] if columns.dedup is not None else None
+            if key is None:
+                continue
+            known_until, known_id = learned.get(key) or queue.dedup.get(key, (0, 0))
+            if known_until > self._lease_ms:
+                duplicates.append(k)
+                answers[k] = known_id
+            else:
+                learned[key] = (self._lease_ms + window, answers[k])
+        stored = [k for k in range(count) if k not in duplicates]
+        shares = {k: size * (k + 1) // count - size * k // count for k in stored}
+        self._make_room(queue, len(stored), sum(shares.values()))
+
+        queue.dedup.update(learned)
+        queue.last_sequence += count
+        ends = [end for end in (command.ttl_ms, queue.settings["retention_ms"]) if end is not None]
+        for k in stored:
+            sequence = first + k
+            queue.messages[sequence] = Message(
+                id=answers[k],
+                sequence=sequence,
+                order=sequence,
+                body=(self._index, self._ordinal, k),
+                batch=(queue.uid, first),
+                bytes=shares[k],
+                priority=command.priority,
+                group=columns.groups[k] if columns.groups is not None else None,
+                pushed_ms=self._wall_ms,
+                max_attempts=command.max_attempts,
+                expire_ms=self._wall_ms + min(ends) if ends else None,
+                state=DELAYED if due_ms > self._wall_ms else READY,
+                due_ms=due_ms,
+            )
+            queue.place(queue.messages[sequence].lane)
+        if duplicates:
+            return api.Pushed(answers[0], count, tuple(answers), tuple(duplicates))
+        return api.Pushed(answers[0], count)
+
+    def _make_room(self, queue: Queue, count: int, size: int) -> None:
+        """Check the length limits for `count` more messages of `size` bytes; drop the oldest where allowed."""
+        max_length, max_bytes = queue.settings["max_length"], queue.settings["max_bytes"]
+
+        def fits(lengths: tuple[int, int]) -> bool:
+            return (max_length is None or lengths[0] + count <= max_length) and (
+                max_bytes is None or lengths[1] + size <= max_bytes
+            )
+
+        if count == 0:
+            return
+        droppable = sorted((m for m in queue.messages.values() if m.state == READY), key=lambda m: m.sequence)
+        dropped: list[Message] = []
+        messages, used = queue.lengths()
+        while not fits((messages, used)):
+            if queue.settings["overflow"] == "reject" or not droppable:
+                raise _Refused(Code.QUEUE_FULL, "the queue is full")
+            oldest = droppable.pop(0)
+            dropped.append(oldest)
+            messages, used = messages - 1, used - oldest.bytes
+        for message in dropped:
+            self._remove(queue, message)
+
+    # --- lease ----------------------------------------------------------------------------------------------
+    def _lease(self, command: c.Lease) -> Result:
+        parked_ms = max(0, self._lease_ms - command.arrived_ms)
+        for name in command.queues:
+            queue = self.queues.get(name)
+            if queue is None or queue.settings["paused"]:
+                continue
+            room = command.max_messages
+            if queue.settings["max_in_flight"] is not None:
+                room = min(room, queue.settings["max_in_flight"] - len(queue.those(LEASED)))
+            visibility_ms = command.visibility_ms
+            if visibility_ms is None:
+                visibility_ms = queue.settings["visibility_ms"]
+            lent = self._lend(queue, room, visibility_ms, command.worker)
+            if lent:
+                return Granted(tuple(lent), parked_ms, visibility_ms)
+        return Granted((), parked_ms, command.visibility_ms or 0)
+
+    def _lend(self, queue: Queue, room: int, visibility_ms: int, worker: str | None) -> list[Lent]:
+        lent: list[Lent] = []
+        before: Message | None = None
+        while len(lent) < room and (message := queue.next_turn()) is not None:
+            message.delivery += 1
+            if before is None or not _continues(before, message):
+                queue.last_lease += 1
+                queue.lease_counts[queue.last_lease] = 0
+            message.state = LEASED
+            message.lease = queue.last_lease
+            message.offset = queue.lease_counts[message.lease]
+            queue.lease_counts[message.lease] += 1
+            message.deadline_ms = self._lease_ms + visibility_ms
+            message.worker = worker
+            queue.end_turn(message.lane)
+            lent.append(
+                Lent(
+                    queue=queue.name,
+                    uid=queue.uid,
+                    lease=message.lease,
+                    offset=message.offset,
+                    body=message.body,
+                    id=message.id,
+                    delivery=message.delivery,
+                    attempts=message.attempts,
+                    fence=(self._index, self._ordinal),
+                    priority=message.priority,
+                    pushed_ms=message.pushed_ms,
+                    group=message.group,
+                )
+            )
+            before = message
+        return lent
+
+    # --- receipts -------------------------------------------------------------------------------------------
+    def _named(self, queue: Queue, target: c.Target) -> list[list[Message]]:
+        """The outstanding messages a receipt names, range by range, by offset.
+
+        Raises:
+            _Refused: RECEIPT_EXPIRED or INVALID_ARGUMENT; then nothing of the item may change.
+        """
+        if target.uid != queue.uid or target.lease not in queue.lease_counts:
+            raise _Refused(Code.RECEIPT_EXPIRED)
+        outstanding = {m.offset: m for m in self._outstanding(queue.uid, target.lease)}
+        if target.ranges is None:
+            offsets = [sorted(outstanding)]
+        else:
+            for first, last in target.ranges:
+                if first > last or first < 0 or last >= queue.lease_counts[target.lease]:
+                    raise _Refused(Code.INVALID_ARGUMENT)
+            offsets = [list(range(first, last + 1)) for first, last in target.ranges]
+        named = list(itertools.chain.from_iterable(offsets))
+        if len(set(named)) != len(named):
+            raise _Refused(Code.INVALID_ARGUMENT)
+        for offset in named:
+            if offset not in outstanding or outstanding[offset].deadline_ms <= self._lease_ms:
+                raise _Refused(Code.RECEIPT_EXPIRED)
+        return [[outstanding[offset] for offset in part] for part in offsets]
+
+    def _settle(self, command: c.Settle) -> Result:
+        queue = self._existing(command.queue)
+        codes = []
+        for target in command.targets:
+            try:
+                parts = self._named(queue, target)
+            except _Refused as refusal:
+                codes.append(refusal.failed.code)
+                continue
+            codes.append(0)
+            for part in parts:
+                move = next(self._moves)
+                for message in part:
+                    self._give_back(queue, message, command, move)
+            queue.forget_lease(target.lease)
+        return api.Settled(tuple(codes))
+
+    def _give_back(self, queue: Queue, message: Message, command: c.Settle, move: object) -> None:
+        match command.kind:
+            case api.SettleKind.ACK:
+                self._remove(queue, message)
+            case api.SettleKind.RELEASE:
+                self._come_back(queue, message)
+            case api.SettleKind.FAIL | api.SettleKind.REJECT:
+                self._attempted(
+                    queue,
+                    message,
+                    "failed" if command.kind is api.SettleKind.FAIL else "rejected",
+                    move=move,
+                    delay_ms=command.delay_ms,
+                    error_type=command.error_type,
+                    error_text=command.error_text,
+                )
+
+    def _touch(self, command: c.Touch) -> Result:
+        queue = self._existing(command.queue)
+        codes, remaining = [], []
+        for target in command.targets:
+            try:
+                named = list(itertools.chain.from_iterable(self._named(queue, target)))
+            except _Refused as refusal:
+                codes.append(refusal.failed.code)
+                remaining.append(0)
+                continue
+            for message in named:
+                message.deadline_ms = max(message.deadline_ms, self._lease_ms + command.visibility_ms)
+            codes.append(0)
+            # Chosen: the earliest of the touched ones, so that nobody trusts a lease longer than it runs.
+            remaining.append(min((m.deadline_ms - self._lease_ms for m in named), default=0))
+        return api.Touched(tuple(codes), tuple(remaining))
+
+    def _undo(self, command: c.Undo) -> Result:
+        return api.Done(sum(self._release_all(t.uid, t.lease, t.ranges) for t in command.targets))
+
+    # --- by id ----------------------------------------------------------------------------------------------
+    def _find(self, queue: Queue, identifier: int) -> Message | api.Outcome:
+        """The message with this id, or GONE or UNKNOWN."""
+        for message in queue.messages.values():
+            if message.id == identifier:
+                return message
+        _, uid, sequence = ids.id_parts(identifier)
+        issued = uid == queue.uid and 1 <= sequence <= queue.last_sequence
+        return api.Outcome.GONE if issued else api.Outcome.UNKNOWN
+
+    def _cancel(self, command: c.Cancel) -> Result:
+        queue = self._existing(command.queue)
+        outcomes = []
+        for identifier in command.ids:
+            found = self._find(queue, identifier)
+            if isinstance(found, Message):
+                if found.state == LEASED:
+                    found = api.Outcome.LEASED
+                else:
+                    self._remove(queue, found)
+                    found = api.Outcome.DONE
+            outcomes.append(found)
+        return api.Outcomes(tuple(outcomes))
+
+    def _reschedule(self, command: c.Reschedule) -> Result:
+        queue = self._existing(command.queue)
+        if command.deliver_at_ms - self._wall_ms > limits.DELAY_MS_MAX:
+            raise _Refused(Code.DELAY_TOO_LONG, "delay beyond 30 days")
+        found = self._find(queue, command.id)
+        if isinstance(found, api.Outcome):
+            return api.Outcomes((found,))
+        if found.state == LEASED:
+            return api.Outcomes((api.Outcome.LEASED,))
+        if found.state == PARKED:
+            # Chosen: a parked message is dead, its line has been left.
+            return api.Outcomes((api.Outcome.GONE,))
+        found.due_ms = command.deliver_at_ms
+        if command.deliver_at_ms > self._wall_ms:
+            found.state = DELAYED
+            queue.place(found.lane)
+        else:
+            self._come_back(queue, found)
+        return api.Outcomes((api.Outcome.DONE,))
+
+    # --- the dead, and moves --------------------------------------------------------------------------------
+    def _dead(self, queue: Queue, where: api.Filter | None) -> list[tuple[Queue, Message]]:
+        """The dead of a queue in order of death: in its dead-letter queue, then parked."""
+        dead: list[tuple[Queue, Message]] = []
+        graveyard = self.queues.get(self._dlq_name(queue))
+        if graveyard is not None:
+            ready = [m for m in graveyard.messages.values() if m.state == READY and m.origin == queue.name]
+            dead += [(graveyard, m) for m in sorted(ready, key=lambda m: m.sequence)]
+        dead += [(queue, m) for m in queue.those(PARKED)]
+        return [(home, m) for home, m in dead if _matches(m, where)]
+
+    def _redrive(self, command: c.Redrive) -> Result:
+        queue = self._existing(command.queue)
+        target = queue if command.target is None else self._existing(command.target)
+        dead = self._dead(queue, command.where)
+        move = next(self._moves)
+        for home, message in dead[: command.limit]:
+            message.attempts = 0
+            message.history = ()
+            message.origin = message.reason = None
+            message.died_ms = 0
+            self._transfer(home, message, target, move)
+        return api.Moved(min(len(dead), command.limit), len(dead) > command.limit)
+
+    def _purge_dead(self, command: c.PurgeDead) -> Result:
+        dead = self._dead(self._existing(command.queue), command.where)
+        for home, message in dead:
+            self._remove(home, message)
+        return api.Done(len(dead))
+
+    def _move(self, command: c.Move) -> Result:
+        source = self._existing(command.source)
+        known = self.queues.get(command.target)
+        turns = self._turns_without_leasing(source)
+        taken = list(itertools.islice(turns, command.limit))
+        settings = DEFAULTS if known is None else known.settings
+        messages, used = (0, 0) if known is None else known.lengths()
+        max_length, max_bytes = settings["max_length"], settings["max_bytes"]
+        size = sum(m.bytes for m in taken)
+        if (max_length is not None and messages + len(taken) > max_length) or (
+            max_bytes is not None and used + size > max_bytes
+        ):
+            raise _Refused(Code.QUEUE_FULL, "the target is full")
+        target = self._queue_or_new(command.target)
+        move = next(self._moves)
+        for message in taken:
+            source.end_turn(message.lane)
+            self._transfer(source, message, target, move)
+        return api.Moved(len(taken), bool(source.rings) and source.next_turn() is not None)
+
+    def _turns_without_leasing(self, queue: Queue) -> Iterator[Message]:
+        """The messages polls would take one after the other, from a copy of the queue's lines and turns."""
+        rings = {priority: list(ring) for priority, ring in queue.rings.items()}
+        lines = {lane: queue.line(lane) for ring in rings.values() for lane in ring}
+        while any(rings.values()):
+            lane = rings[max(p for p, ring in rings.items() if ring)].pop(0)
+            yield lines[lane].pop(0)
+            if lines[lane]:
+                rings.setdefault(lines[lane][0].priority, []).append(lane)
+
+    # --- reads ----------------------------------------------------------------------------------------------
+    def seen(self, name: str, *states: str) -> list[Message]:
+        """The queue's messages in these states by order; nothing for a queue that is not there."""
+        queue = self.queues.get(name)
+        return [] if queue is None else queue.those(*states)
+
+    def dead(self, name: str, where: api.Filter | None = None) -> list[Message]:
+        """The dead of a queue, in order of death."""
+        queue = self.queues.get(name)
+        return [] if queue is None else [m for _, m in self._dead(queue, where)]
+
+    def leasable(self, name: str) -> bool:
+        """True when a lease on this queue would find something now."""
+        queue = self.queues.get(name)
+        if queue is None or queue.settings["paused"] or queue.next_turn() is None:
+            return False
+        bound = queue.settings["max_in_flight"]
+        return bound is None or len(queue.those(LEASED)) < bound
+
+
+def _continues(before: Message, message: Message) -> bool:
+    """True when two messages just taken one after the other belong to one run."""
+    return (
+        message.batch == before.batch
+        and message.body == (*before.body[:2], before.body[2] + 1)
+        and message.id == before.id + 1
+        and message.sequence == before.sequence + 1
+        and (message.delivery, message.attempts, message.group)
+        == (before.delivery, before.attempts, before.group)
+    )
+
+
+def _matches(message: Message, where: api.Filter | None) -> bool:
+    if where is None:
+        return True
+    last = message.history[-1] if message.history else None
+    given: Iterable[bool] = (
+        where.reason is None or where.reason == message.reason,
+        where.error_type is None or (last is not None and where.error_type == last.error_type),
+        where.error_contains is None
+        or (last is not None and last.error_text is not None and where.error_contains in last.error_text),
+        where.ids is None or message.id in where.ids,
+    )
+    return all(given)
