@@ -1,0 +1,481 @@
+"""Replies: the table between reply numbers and `api` classes, and both directions of each.
+
+A reply is `[kind, id, ...fields]`, an error `[0, id, code, text, details]`; id 0 concerns the connection
+itself. The reader runs in clients, which trust a server no further than its bytes go: whatever does not fit
+the table is a `RemoteProtocolError`. Codes and states that a newer server may add are not among what is
+refused, error codes above
+all: `errors.from_code` says what an unknown one means.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+from cbor2 import CBORError
+
+from walrq import api
+from walrq.errors import InvalidArgument, LocalProtocolError, RemoteProtocolError, RequestError
+from walrq.limits import (
+    ATTEMPTS_KEPT_MAX,
+    BATCH_MESSAGES_MAX,
+    ERROR_TEXT_BYTES_MAX,
+    ERROR_TYPE_BYTES_MAX,
+    FRAME_BYTES_MAX,
+    KEY_BYTES_MAX,
+    LIST_QUEUES_MAX,
+    PEEK_MESSAGES_MAX,
+    POLL_MESSAGES_MAX,
+    PRIORITY_MAX,
+    QUEUE_NAME_BYTES_MAX,
+    SETTLE_ITEMS_MAX,
+    TIME_MS_MAX,
+    WORKER_NAME_BYTES_MAX,
+)
+from walrq.protocol import fields
+from walrq.protocol.codec import Decoder, check_plain, encode, packed
+from walrq.protocol.fields import UINT64_MAX
+
+Item: TypeAlias = Sequence[Any]
+Reply: TypeAlias = api.Reply
+
+FAILED: Final = 0
+GOAWAY: Final = 255
+ENVELOPE: Final = 2
+
+_UINT32_MAX: Final = (1 << 32) - 1
+_REASON_BYTES_MAX: Final = 64
+# The longest sentence of an error; longer ones are cut by the writer.
+_TEXT_BYTES_MAX: Final = 16 * 1024
+_LEASES_MAX: Final = 2 * POLL_MESSAGES_MAX
+
+
+# --- pushed, polled, settled, touched: hot ------------------------------------------------------------------
+# Pushed without dedup hits, spelled out because it answers every push: array(6), kind 1, id as uint32, first
+# id, count as uint32, null, array(0).
+_PUSHED: Final = struct.Struct(">BBBIBQQBIBB")
+
+
+def _write_pushed(identifier: int, reply: api.Pushed) -> bytes:
+    if reply.ids is None and not reply.duplicates and identifier <= _UINT32_MAX:
+        first = reply.first_id
+        return _PUSHED.pack(
+            0x86, 1, 0x1A, identifier, 0x50, first >> 64, first & UINT64_MAX, 0x1A, reply.count, 0xF6, 0x80
+        )
+    ids = None if reply.ids is None else [fields.id_bytes(each) for each in reply.ids]
+    return encode((1, identifier, fields.id_bytes(reply.first_id), reply.count, ids, reply.duplicates))
+
+
+def _read_pushed(item: Item) -> api.Pushed:
+    _, _, first, count, ids, duplicates = item
+    fields.uint(count, "count", BATCH_MESSAGES_MAX)
+    return api.Pushed(
+        fields.message_id(first),
+        count,
+        None if ids is None else fields.message_ids(ids, "ids", count, count),
+        _uints(duplicates, "duplicates", count, BATCH_MESSAGES_MAX),
+    )
+
+
+def _uints(value: object, field: str, items_max: int, most: int) -> tuple[int, ...]:
+    return tuple([fields.uint(each, field, most) for each in fields.array(value, field, items_max)])
+
+
+def _write_polled(identifier: int, reply: api.Polled) -> bytes:
+    return encode(
+        (2, identifier, reply.parked_ms, reply.visibility_ms, [*map(_flat_run, reply.runs)], reply.ended)
+    )
+
+
+def _flat_run(run: api.Delivered) -> tuple[Any, ...]:
+    return (
+        run.queue,
+        run.receipt,
+        run.count,
+        fields.id_bytes(run.first_id),
+        run.delivery,
+        run.attempts,
+        run.fence[0],
+        run.fence[1],
+        run.priority,
+        run.pushed_ms,
+        run.group,
+        run.base,
+        packed(run.ends),
+        run.payloads,
+        run.header_base,
+        packed(run.header_ends),
+        run.headers,
+        run.lost,
+    )
+
+
+_RUN_FIELDS: Final = 18
+
+
+def _run(value: object) -> api.Delivered:
+    (
+        queue,
+        receipt,
+        count,
+        first,
+        delivery,
+        attempts,
+        fence_index,
+        fence_ordinal,
+        priority,
+        pushed,
+        group,
+        base,
+        ends,
+        payloads,
+        header_base,
+        header_ends,
+        headers,
+        lost,
+    ) = fields.tuple_of(value, "run", _RUN_FIELDS)
+    fields.uint(count, "count", BATCH_MESSAGES_MAX, 1)
+    ends = fields.offsets(ends, "ends")
+    fields.uint(base, "base", _UINT32_MAX)
+    fields.octets(payloads, "payloads")
+    fields.uint(header_base, "header_base", _UINT32_MAX)
+    fields.flag(lost, "lost")
+    if lost:
+        if ends or payloads:
+            raise InvalidArgument("a lost run has no payloads", field="payloads")
+    else:
+        if len(ends) != 4 * count:
+            raise InvalidArgument(f"ends has {len(ends) >> 2} offsets for {count} messages", field="ends")
+        fields.rising(ends, base, len(payloads), "ends")
+    if headers is not None or header_ends is not None:
+        header_ends = fields.offsets(header_ends, "header_ends")
+        fields.octets(headers, "headers")
+        if len(header_ends) != len(ends):
+            raise InvalidArgument(
+                f"header_ends has {len(header_ends) >> 2} offsets for {count} messages", field="header_ends"
+            )
+        fields.rising(header_ends, header_base, len(headers), "header_ends")
+    return api.Delivered(
+        fields.queue_name(queue),
+        fields.receipt(receipt),
+        count,
+        fields.message_id(first, "first_id"),
+        fields.uint(delivery, "delivery", UINT64_MAX),
+        fields.uint(attempts, "attempts", UINT64_MAX),
+        (
+            fields.uint(fence_index, "fence", UINT64_MAX),
+            fields.uint(fence_ordinal, "fence", UINT64_MAX),
+        ),
+        fields.uint(priority, "priority", PRIORITY_MAX),
+        fields.uint(pushed, "pushed_ms", TIME_MS_MAX),
+        fields.optional_text(group, "group", KEY_BYTES_MAX),
+        base,
+        ends,
+        payloads,
+        header_base,
+        header_ends,
+        headers,
+        lost,
+    )
+
+
+def _read_polled(item: Item) -> api.Polled:
+    _, _, parked, visibility, runs, ended = item
+    return api.Polled(
+        fields.uint(parked, "parked_ms", TIME_MS_MAX),
+        fields.uint(visibility, "visibility_ms", TIME_MS_MAX),
+        tuple([_run(run) for run in fields.array(runs, "runs", _LEASES_MAX)]),
+        tuple([fields.receipt(receipt, "ended") for receipt in fields.array(ended, "ended", _LEASES_MAX)]),
+    )
+
+
+def _write_settled(identifier: int, reply: api.Settled) -> bytes:
+    return encode((3, identifier, reply.codes))
+
+
+def _read_settled(item: Item) -> api.Settled:
+    return api.Settled(_uints(item[2], "codes", SETTLE_ITEMS_MAX, _UINT32_MAX))
+
+
+def _write_touched(identifier: int, reply: api.Touched) -> bytes:
+    return encode((4, identifier, reply.codes, reply.remaining_ms))
+
+
+def _read_touched(item: Item) -> api.Touched:
+    codes = _uints(item[2], "codes", SETTLE_ITEMS_MAX, _UINT32_MAX)
+    remaining = _uints(item[3], "remaining_ms", SETTLE_ITEMS_MAX, TIME_MS_MAX)
+    if len(codes) != len(remaining):
+        raise InvalidArgument("codes and remaining_ms differ in length", field="remaining_ms")
+    return api.Touched(codes, remaining)
+
+
+# --- the rest -----------------------------------------------------------------------------------------------
+_OUTCOMES: Final = tuple(api.Outcome)
+
+
+def _write_outcomes(identifier: int, reply: api.Outcomes) -> bytes:
+    return encode((5, identifier, [int(outcome) for outcome in reply.outcomes]))
+
+
+def _read_outcomes(item: Item) -> api.Outcomes:
+    numbers = _uints(item[2], "outcomes", BATCH_MESSAGES_MAX, len(_OUTCOMES) - 1)
+    return api.Outcomes(tuple([_OUTCOMES[number] for number in numbers]))
+
+
+def _write_page(identifier: int, reply: api.Page) -> bytes:
+    return encode((6, identifier, [*map(_flat_peeked, reply.messages)], reply.next))
+
+
+def _flat_peeked(seen: api.Peeked) -> tuple[Any, ...]:
+    return (
+        fields.id_bytes(seen.id),
+        int(seen.state),
+        seen.sequence,
+        seen.priority,
+        seen.delivery,
+        seen.attempts,
+        seen.pushed_ms,
+        seen.due_ms,
+        seen.group,
+        seen.payload,
+        seen.headers,
+        seen.deadline_in_ms,
+        seen.reason,
+        seen.origin,
+        seen.died_ms,
+        [(a.at_ms, a.reason, a.worker, a.error_type, a.error_text) for a in seen.history],
+    )
+
+
+_PEEKED_FIELDS: Final = 16
+_STATES: Final = tuple(api.State)
+
+
+def _peeked(value: object) -> api.Peeked:
+    item = fields.tuple_of(value, "message", _PEEKED_FIELDS)
+    return api.Peeked(
+        id=fields.message_id(item[0]),
+        state=_STATES[fields.uint(item[1], "state", len(_STATES) - 1)],
+        sequence=fields.uint(item[2], "sequence", UINT64_MAX),
+        priority=fields.uint(item[3], "priority", PRIORITY_MAX),
+        delivery=fields.uint(item[4], "delivery", UINT64_MAX),
+        attempts=fields.uint(item[5], "attempts", UINT64_MAX),
+        pushed_ms=fields.uint(item[6], "pushed_ms", TIME_MS_MAX),
+        due_ms=fields.uint(item[7], "due_ms", TIME_MS_MAX),
+        group=fields.optional_text(item[8], "group", KEY_BYTES_MAX),
+        payload=None if item[9] is None else fields.octets(item[9], "payload"),
+        headers=None if item[10] is None else fields.octets(item[10], "headers"),
+        deadline_in_ms=fields.uint(item[11], "deadline_in_ms", TIME_MS_MAX),
+        reason=fields.optional_text(item[12], "reason", _REASON_BYTES_MAX),
+        origin=fields.optional_text(item[13], "origin", QUEUE_NAME_BYTES_MAX),
+        died_ms=fields.uint(item[14], "died_ms", TIME_MS_MAX),
+        history=tuple([_attempt(each) for each in fields.array(item[15], "history", ATTEMPTS_KEPT_MAX)]),
+    )
+
+
+def _attempt(value: object) -> api.Attempt:
+    at, reason, worker, error_type, error_text = fields.tuple_of(value, "attempt", 5)
+    return api.Attempt(
+        fields.uint(at, "at_ms", TIME_MS_MAX),
+        fields.text(reason, "reason", _REASON_BYTES_MAX),
+        fields.optional_text(worker, "worker", WORKER_NAME_BYTES_MAX),
+        fields.optional_text(error_type, "error_type", ERROR_TYPE_BYTES_MAX),
+        fields.optional_text(error_text, "error_text", ERROR_TEXT_BYTES_MAX),
+    )
+
+
+def _read_page(item: Item) -> api.Page:
+    messages = fields.array(item[2], "messages", PEEK_MESSAGES_MAX)
+    return api.Page(tuple([_peeked(each) for each in messages]), fields.uint(item[3], "next", UINT64_MAX))
+
+
+def _flat_queue(info: api.QueueInfo) -> tuple[Any, ...]:
+    return (
+        info.name,
+        info.uid,
+        info.ready,
+        info.delayed,
+        info.leased,
+        info.parked,
+        info.dead,
+        info.bytes,
+        info.oldest_ms,
+        dict(info.settings),
+    )
+
+
+_QUEUE_FIELDS: Final = 10
+
+
+def _queue(item: Item) -> api.QueueInfo:
+    settings = _map(item[9], "settings")
+    counts = [
+        fields.uint(value, field, UINT64_MAX)
+        for field, value in zip(
+            ("uid", "ready", "delayed", "leased", "parked", "dead", "bytes", "oldest_ms"),
+            item[1:9],
+            strict=True,
+        )
+    ]
+    uid, ready, delayed, leased, parked, dead, size, oldest = counts
+    return api.QueueInfo(
+        fields.queue_name(item[0], "name"), uid, ready, delayed, leased, parked, dead, size, oldest, settings
+    )
+
+
+def _map(value: object, field: str) -> dict[str, Any]:
+    if type(value) is not dict:
+        fields.refuse(field, value, "a map")
+    check_plain(value, field)
+    return value
+
+
+def _write_queue_info(identifier: int, reply: api.QueueInfo) -> bytes:
+    return encode((7, identifier, *_flat_queue(reply)))
+
+
+def _read_queue_info(item: Item) -> api.QueueInfo:
+    return _queue(item[2:])
+
+
+def _write_queue_list(identifier: int, reply: api.QueueList) -> bytes:
+    return encode((8, identifier, [*map(_flat_queue, reply.queues)], reply.next))
+
+
+def _read_queue_list(item: Item) -> api.QueueList:
+    queues = fields.array(item[2], "queues", LIST_QUEUES_MAX)
+    return api.QueueList(
+        tuple([_queue(fields.tuple_of(each, "queue", _QUEUE_FIELDS)) for each in queues]),
+        fields.text(item[3], "next", QUEUE_NAME_BYTES_MAX),
+    )
+
+
+def _write_done(identifier: int, reply: api.Done) -> bytes:
+    return encode((9, identifier, reply.count))
+
+
+def _read_done(item: Item) -> api.Done:
+    return api.Done(fields.uint(item[2], "count", UINT64_MAX))
+
+
+def _write_moved(identifier: int, reply: api.Moved) -> bytes:
+    return encode((10, identifier, reply.count, reply.more))
+
+
+def _read_moved(item: Item) -> api.Moved:
+    return api.Moved(fields.uint(item[2], "count", UINT64_MAX), fields.flag(item[3], "more"))
+
+
+def _write_session_opened(identifier: int, reply: api.SessionOpened) -> bytes:
+    return encode((11, identifier, reply.session))
+
+
+def _read_session_opened(item: Item) -> api.SessionOpened:
+    return api.SessionOpened(fields.uint(item[2], "session", UINT64_MAX))
+
+
+def _write_pong(identifier: int, reply: api.Pong) -> bytes:
+    return encode((12, identifier))
+
+
+def _write_stats(identifier: int, reply: api.StatsReply) -> bytes:
+    return encode((13, identifier, dict(reply.values)))
+
+
+def _read_stats(item: Item) -> api.StatsReply:
+    return api.StatsReply(_map(item[2], "values"))
+
+
+def _write_failed(identifier: int, reply: api.Failed) -> bytes:
+    text = (
+        reply.text
+        if len(reply.text) <= _TEXT_BYTES_MAX // 4
+        else reply.text[: _TEXT_BYTES_MAX // 4 - 3] + "..."
+    )
+    return encode((FAILED, identifier, int(reply.code), text, dict(reply.details)))
+
+
+def _read_failed(item: Item) -> api.Failed:
+    return api.Failed(
+        fields.uint(item[2], "code", _UINT32_MAX),
+        fields.text(item[3], "text", _TEXT_BYTES_MAX),
+        _map(item[4], "details"),
+    )
+
+
+Reader: TypeAlias = Callable[[Item], Reply]
+Writer: TypeAlias = Callable[[int, Any], bytes]
+
+# THE table: number, class, length of the array, both directions. A number is never given a second meaning;
+# 255 is GoAway (handshake.py), which answers no request.
+KINDS: Final[tuple[tuple[int, type[Any], int, Reader, Writer], ...]] = (
+    (FAILED, api.Failed, 5, _read_failed, _write_failed),
+    (1, api.Pushed, 6, _read_pushed, _write_pushed),
+    (2, api.Polled, 6, _read_polled, _write_polled),
+    (3, api.Settled, 3, _read_settled, _write_settled),
+    (4, api.Touched, 4, _read_touched, _write_touched),
+    (5, api.Outcomes, 3, _read_outcomes, _write_outcomes),
+    (6, api.Page, 4, _read_page, _write_page),
+    (7, api.QueueInfo, 2 + _QUEUE_FIELDS, _read_queue_info, _write_queue_info),
+    (8, api.QueueList, 4, _read_queue_list, _write_queue_list),
+    (9, api.Done, 3, _read_done, _write_done),
+    (10, api.Moved, 4, _read_moved, _write_moved),
+    (11, api.SessionOpened, 3, _read_session_opened, _write_session_opened),
+    (12, api.Pong, 2, lambda item: api.Pong(), _write_pong),
+    (13, api.StatsReply, 3, _read_stats, _write_stats),
+)
+_READERS: Final[dict[int, tuple[int, Reader, str]]] = {
+    kind: (length, read, cls.__name__) for kind, cls, length, read, _ in KINDS
+}
+_WRITERS: Final[dict[type[Any], Writer]] = {cls: write for _, cls, _, _, write in KINDS}
+
+
+def encode_reply(identifier: int, reply: Reply) -> bytes:
+    """The frame body of a reply (without length prefix).
+
+    Raises:
+        LocalProtocolError: the reply does not fit a frame, or a map in it holds what is no plain value.
+    """
+    try:
+        body = _WRITERS[type(reply)](identifier, reply)
+    except (CBORError, ValueError, TypeError, OverflowError, struct.error) as error:
+        raise LocalProtocolError(f"{type(reply).__name__} cannot be encoded: {error}") from error
+    if len(body) > FRAME_BYTES_MAX:
+        raise LocalProtocolError(
+            f"{type(reply).__name__} takes {len(body)} bytes, a frame at most {FRAME_BYTES_MAX}",
+            limit=FRAME_BYTES_MAX,
+        )
+    return body
+
+
+def read_reply(item: object) -> tuple[int, Reply]:
+    """(id, reply) of a decoded frame.
+
+    Raises:
+        RemoteProtocolError: it fits no row of the table.
+    """
+    if type(item) is not list or len(item) < ENVELOPE:
+        raise RemoteProtocolError("a reply is an array [kind, id, ...]")
+    kind, identifier = item[:ENVELOPE]
+    if type(identifier) is not int or not 0 <= identifier <= UINT64_MAX:
+        raise RemoteProtocolError("a reply's id is an integer from 0 to 2^64-1")
+    row = _READERS.get(kind) if type(kind) is int else None
+    if row is None:
+        raise RemoteProtocolError(f"a reply of unknown kind {str(kind)[:20]}")
+    length, read, name = row
+    if len(item) != length:
+        raise RemoteProtocolError(f"{name} (kind {kind}) has {length} elements, this one has {len(item)}")
+    try:
+        return identifier, read(item)
+    except RequestError as error:
+        raise RemoteProtocolError(f"in {name}: {error.text}", **error.details) from None
+
+
+def decode_reply(frame: bytes, decoder: Decoder | None = None) -> tuple[int, Reply]:
+    """(id, reply) of one frame body (without its length prefix).
+
+    Raises:
+        RemoteProtocolError: not plain CBOR, or fits no row of the table.
+    """
+    return read_reply((decoder or Decoder()).decode(frame))

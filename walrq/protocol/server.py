@@ -1,0 +1,319 @@
+"""The server's end of one native connection: bytes in, events and bytes out. No socket, no clock.
+
+States (TRANSITIONS below is the whole truth):
+
+    hello   --Hello accepted-->     open      requests become `Incoming`
+    open    --send_goaway-->        closing   what is in flight is answered, new requests are refused
+    any     --protocol error, Hello refused, end of stream, close--> closed
+
+The owner reads and writes the socket, keeps the time-outs (`frames.partial`, handshake) and stops reading
+while too much is in flight. After `Closed` it sends what `take_output` still gives and closes.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+import attrs
+
+from walrq import api
+from walrq.errors import (
+    Code,
+    LocalProtocolError,
+    MalformedRequest,
+    ProtocolError,
+    RemoteProtocolError,
+    RequestError,
+    WalrqError,
+    from_code,
+)
+from walrq.limits import FRAME_BYTES_MAX, HELLO_BYTES_MAX
+from walrq.protocol.codec import Decoder
+from walrq.protocol.framing import LENGTH, FrameBuffer
+from walrq.protocol.handshake import (
+    GoAway,
+    Hello,
+    Welcome,
+    decode_hello,
+    encode_goaway,
+    encode_welcome,
+)
+from walrq.protocol.replies import encode_reply
+from walrq.protocol.requests import ID, Incoming, open_envelope, read_request
+
+
+class ServerState(enum.Enum):
+    """Where a connection stands."""
+
+    HELLO = "hello"
+    OPEN = "open"
+    CLOSING = "closing"
+    CLOSED = "closed"
+
+
+TRANSITIONS: Final = {
+    ServerState.HELLO: frozenset((ServerState.OPEN, ServerState.CLOSED)),
+    ServerState.OPEN: frozenset((ServerState.CLOSING, ServerState.CLOSED)),
+    ServerState.CLOSING: frozenset((ServerState.CLOSED,)),
+    ServerState.CLOSED: frozenset[ServerState](),
+}
+
+
+@api.value
+class HelloReceived:
+    """The client's Hello was accepted; `welcome` is on its way."""
+
+    hello: Hello
+    welcome: Welcome
+
+
+@api.value
+class BadRequest:
+    """A request was refused at the edge; the refusal is in the output already."""
+
+    id: int
+    failed: api.Failed
+
+
+@api.value
+class Closed:
+    """The connection is over (`error` None: in order). A parting frame may wait in the output."""
+
+    error: WalrqError | None
+
+
+Event: TypeAlias = HelloReceived | Incoming | BadRequest | Closed
+
+# Parting words for those who knocked at the wrong door, in their own language.
+_HTTP_BODY: Final = b"This port speaks walrq's native protocol, not HTTP.\n"
+_FOREIGN_ANSWERS: Final = {
+    "HTTP": b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
+    b"Content-Length: %d\r\n\r\n%b" % (len(_HTTP_BODY), _HTTP_BODY),
+    "RESP": b"-ERR This port speaks walrq's native protocol, not RESP\r\n",
+}
+
+
+def to_failed(error: WalrqError) -> api.Failed:
+    """An error as the reply that carries it."""
+    return api.Failed(int(error.code), error.text, dict(error.details))
+
+
+@attrs.define(eq=False, init=False)
+class ServerConnection:
+    """One client's connection.
+
+    Attributes:
+        state: see the table of states.
+        hello: what the client said, once it is accepted.
+        session: the session of this connection: from the Welcome, or from the latest `SessionOpened` reply.
+        frames: cuts the input; `frames.partial` > 0 says that a frame has begun and is not complete.
+    """
+
+    state: ServerState
+    hello: Hello | None
+    session: int | None
+    frames: FrameBuffer
+    _welcome: Callable[[Hello], Welcome | api.Failed]
+    _frame_bytes_max: int
+    _decoder: Decoder
+    _output: list[bytes]
+    _in_flight: set[int]
+    _goaway: GoAway | None
+
+    def __init__(
+        self,
+        *,
+        welcome: Callable[[Hello], Welcome | api.Failed],
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+    ) -> None:
+        """`welcome` judges a Hello (token, session) and must not block."""
+        self.state = ServerState.HELLO
+        self.hello = None
+        self.session = None
+        self.frames = FrameBuffer(min(HELLO_BYTES_MAX, frame_bytes_max))
+        self._welcome = welcome
+        self._frame_bytes_max = frame_bytes_max
+        self._decoder = Decoder()
+        self._output = []
+        self._in_flight = set()
+        self._goaway = None
+
+    @property
+    def in_flight(self) -> int:
+        """Requests received and not answered yet."""
+        return len(self._in_flight)
+
+    def receive(self, data: bytes) -> list[Event]:
+        """What `data` means, in order. After a `Closed` event nothing more comes."""
+        events: list[Event] = []
+        state: ServerState = self.state
+        if state is ServerState.CLOSED:
+            return events
+        frames = self.frames
+        for body in frames.feed(data):
+            if state is ServerState.OPEN:
+                try:
+                    item = open_envelope(self._decoder.decode(body))
+                    identifier: int = item[ID]
+                    if identifier in self._in_flight:
+                        raise RemoteProtocolError(
+                            f"request id {identifier} is still in flight", id=identifier
+                        )
+                except ProtocolError as error:
+                    return self._fail(error, events)
+                try:
+                    incoming = read_request(item, len(body))
+                    if incoming.sequence is not None and self.session is None:
+                        raise MalformedRequest(
+                            "a sequence needs a session: this connection has none", field="sequence"
+                        )
+                except RequestError as refusal:
+                    events.append(self._refuse(identifier, to_failed(refusal)))
+                else:
+                    self._in_flight.add(identifier)
+                    events.append(incoming)
+            elif state is ServerState.HELLO:
+                self._on_hello(body, events)
+                state = self.state
+                if state is ServerState.CLOSED:
+                    return events
+                # Everything behind Hello in this very read was cut with Hello's small limit; nothing is lost
+                # but the permission to send a large frame before the Welcome, which docs/protocol.md does not
+                # give.
+            else:
+                self._on_late_request(body, events)
+                if self.state is ServerState.CLOSED:
+                    return events
+        if frames.error is not None:
+            return self._fail(frames.error, events)
+        return events
+
+    def receive_eof(self) -> list[Event]:
+        """The client will send no more. Ending inside a frame is an error; that part is never a request."""
+        if self.state is ServerState.CLOSED:
+            return []
+        partial = self.frames.partial
+        self._move(ServerState.CLOSED)
+        if partial:
+            return [
+                Closed(
+                    RemoteProtocolError(f"the connection ended inside a frame, after {partial} bytes of it")
+                )
+            ]
+        return [Closed(None)]
+
+    def reply(self, id: int, reply: api.Reply) -> None:
+        """Answer request `id`. After the connection closed this is ignored: its requests may still be
+        finishing.
+
+        Raises:
+            LocalProtocolError: no such request in flight. A reply that cannot be encoded is replaced by an
+                `INTERNAL` error and raised all the same, so that the client is answered and the caller knows.
+        """
+        if self.state is ServerState.CLOSED:
+            self._in_flight.discard(id)
+            return
+        try:
+            self._in_flight.remove(id)
+        except KeyError:
+            raise LocalProtocolError(f"request {id} is not in flight") from None
+        try:
+            body = encode_reply(id, reply)
+        except LocalProtocolError as error:
+            self._send(encode_reply(id, api.Failed(int(Code.INTERNAL), error.text)))
+            raise
+        if type(reply) is api.SessionOpened:
+            self.session = reply.session
+        self._output.append(LENGTH.pack(len(body)))
+        self._output.append(body)
+
+    def send_goaway(self, code: int, text: str) -> None:
+        """Tell the client that no further requests are taken; what is in flight may still be answered.
+
+        New requests are answered with `code` from now on, so `code` should be a definite one (DRAINING).
+        Before Hello it closes the connection at once: the client reads an error frame.
+        """
+        if self.state is ServerState.OPEN:
+            self._goaway = GoAway(int(code), text)
+            self._send(encode_goaway(self._goaway))
+            self._move(ServerState.CLOSING)
+        elif self.state is ServerState.HELLO:
+            self._send(encode_reply(0, api.Failed(int(code), text)))
+            self._move(ServerState.CLOSED)
+
+    def close(self) -> None:
+        """Take nothing more. Output already made can still be taken."""
+        if self.state is not ServerState.CLOSED:
+            self._move(ServerState.CLOSED)
+
+    def take_output(self) -> bytes:
+        """All bytes to send, as one string; empties the output."""
+        output = self._output
+        if not output:
+            return b""
+        self._output = []
+        return b"".join(output)
+
+    # --- inside ---------------------------------------------------------------------------------------------
+    def _move(self, state: ServerState) -> None:
+        assert state in TRANSITIONS[self.state], (self.state, state)
+        self.state = state
+
+    def _send(self, body: bytes) -> None:
+        self._output.append(LENGTH.pack(len(body)))
+        self._output.append(body)
+
+    def _fail(self, error: ProtocolError, events: list[Event]) -> list[Event]:
+        """The byte stream cannot be trusted: say so, close."""
+        answer = _FOREIGN_ANSWERS.get(error.details.get("foreign", ""))
+        if answer is not None and self.state is ServerState.HELLO:
+            self._output.append(answer)
+        else:
+            self._send(encode_reply(0, to_failed(error)))
+        self._move(ServerState.CLOSED)
+        events.append(Closed(error))
+        return events
+
+    def _refuse(self, identifier: int, failed: api.Failed) -> BadRequest:
+        self._send(encode_reply(identifier, failed))
+        return BadRequest(identifier, failed)
+
+    def _on_hello(self, body: bytes, events: list[Event]) -> None:
+        try:
+            hello = decode_hello(body, self._decoder)
+        except ProtocolError as error:
+            self._fail(error, events)
+            return
+        except RequestError as error:
+            self._reject(to_failed(error), error, events)
+            return
+        answer = self._welcome(hello)
+        if isinstance(answer, api.Failed):
+            self._reject(answer, from_code(answer.code, answer.text, answer.details), events)
+            return
+        self.hello = hello
+        self.session = answer.session
+        self._send(encode_welcome(answer))
+        self.frames.frame_bytes_max = self._frame_bytes_max
+        self._move(ServerState.OPEN)
+        events.append(HelloReceived(hello, answer))
+
+    def _reject(self, failed: api.Failed, error: WalrqError, events: list[Event]) -> None:
+        self._send(encode_reply(0, failed))
+        self._move(ServerState.CLOSED)
+        events.append(Closed(error))
+
+    def _on_late_request(self, body: bytes, events: list[Event]) -> None:
+        """A request that crossed our GoAway on the way: refused, definitely."""
+        assert self._goaway is not None
+        try:
+            item = open_envelope(self._decoder.decode(body))
+            identifier: int = item[ID]
+            if identifier in self._in_flight:
+                raise RemoteProtocolError(f"request id {identifier} is still in flight", id=identifier)
+        except ProtocolError as error:
+            self._fail(error, events)
+            return
+        events.append(self._refuse(identifier, api.Failed(self._goaway.code, self._goaway.text)))
