@@ -1,0 +1,140 @@
+"""Term, vote and identity of the node, and the marks of its last stop: small, and always synced.
+
+The file `hard-state` has two pages of 4096 bytes with the same record, written and synced one after the
+other:
+
+    0   magic     8 bytes  WALRQHST
+    8   crc       u32      CRC-32C of what follows
+    12  length    u32      bytes of the body
+    16  sequence  u64      grows with every write
+    24  body      CBOR map, canonical
+
+Two copies, not one: a page that cannot be read is then either the one being written when the node stopped,
+and nobody was told of it, or it rotted, and the other page says the same. A vote is never guessed.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+import attrs
+import cbor2
+from crc32c import crc32c
+
+from walrq.errors import CorruptRecord, StorageError
+from walrq.storage.disk import Disk, read_file
+
+NAME: Final = "hard-state"
+MAGIC: Final = b"WALRQHST"
+PAGE_BYTES: Final = 4096
+_HEADER: Final = struct.Struct("<8sIIQ")
+
+
+@attrs.frozen(kw_only=True)
+class HardState:
+    """What consensus may never forget.
+
+    Attributes:
+        term: latest term seen.
+        vote: node voted for in that term; None: nobody.
+        node_id, cluster_id: names given at the first start.
+        disk_uuid: the disk this node's name is bound to.
+    """
+
+    term: int
+    vote: str | None
+    node_id: str
+    cluster_id: str
+    disk_uuid: bytes
+
+
+@attrs.frozen(kw_only=True)
+class Marks:
+    """How the last run ended. `clean`: with everything synced. `boot_id`: of the kernel it ran on."""
+
+    clean: bool
+    boot_id: str
+
+
+class HardStateFile:
+    """The file. One writer."""
+
+    def __init__(self, disk: Disk, data_dir: str) -> None:
+        self._disk = disk
+        self._data_dir = data_dir
+        self._path = f"{data_dir}/{NAME}"
+        self._sequence = 0
+        self._failed: OSError | None = None
+        self.state: HardState | None = None
+        self.marks: Marks | None = None
+
+    def load(self) -> None:
+        """Read the newest page. CorruptRecord if the file is there but neither page can be read; OSError."""
+        if not self._disk.exists(self._path):
+            return
+        data = read_file(self._disk, self._path)
+        pages = [_decode(data[start : start + PAGE_BYTES]) for start in (0, PAGE_BYTES)]
+        good = [page for page in pages if page is not None]
+        if not good:
+            # The first write never finished: only the name and, at most, a torn first page are there.
+            if not any(data[PAGE_BYTES:]):
+                return
+            raise CorruptRecord(f"{self._path} is damaged: term and vote are unknown, and are not guessed")
+        self._sequence, self.state, self.marks = max(good, key=lambda page: page[0])
+
+    def write(self, state: HardState | None, marks: Marks) -> None:
+        """Replace the record; durable when this returns. A failure is final: StorageError."""
+        if self._failed is not None:
+            raise StorageError(f"hard state failed earlier: {self._failed}") from self._failed
+        page = _encode(self._sequence + 1, state, marks)
+        try:
+            self._write_pages(page)
+        except OSError as error:
+            self._failed = error
+            raise StorageError(f"hard state could not be written: {error.strerror or error}") from error
+        self._sequence += 1
+        self.state, self.marks = state, marks
+
+    def _write_pages(self, page: bytes) -> None:
+        is_new = not self._disk.exists(self._path)
+        handle = self._disk.open(self._path, create=True)
+        try:
+            if is_new:
+                self._disk.preallocate(handle, 2 * PAGE_BYTES)
+            for offset in (0, PAGE_BYTES):
+                self._disk.pwrite(handle, page, offset)
+                self._disk.fdatasync(handle)
+        finally:
+            self._disk.close(handle)
+        if is_new:
+            self._disk.fsync_directory(self._data_dir)
+
+
+def _encode(sequence: int, state: HardState | None, marks: Marks) -> bytes:
+    body = cbor2.dumps(
+        {
+            "state": None if state is None else attrs.asdict(state),
+            "clean": marks.clean,
+            "boot_id": marks.boot_id,
+        },
+        canonical=True,
+    )
+    covered = struct.pack("<IQ", len(body), sequence) + body
+    page = MAGIC + int(crc32c(covered)).to_bytes(4, "little") + covered
+    if len(page) > PAGE_BYTES:
+        raise StorageError(f"hard state of {len(page)} bytes exceeds its page of {PAGE_BYTES}")
+    return page.ljust(PAGE_BYTES, b"\0")
+
+
+def _decode(page: bytes) -> tuple[int, HardState | None, Marks] | None:
+    """(sequence, state, marks), or None if the page is damaged."""
+    if len(page) < _HEADER.size:
+        return None
+    magic, crc, length, sequence = _HEADER.unpack_from(page)
+    end = _HEADER.size + length
+    if magic != MAGIC or end > len(page) or crc32c(page[12:end]) != crc:
+        return None
+    fields: dict[str, Any] = cbor2.loads(page[_HEADER.size : end])
+    state = None if fields["state"] is None else HardState(**fields["state"])
+    return sequence, state, Marks(clean=fields["clean"], boot_id=fields["boot_id"])

@@ -1,0 +1,64 @@
+"""The file `FORMAT`: which version of the layout a data directory has, and the uuid of its disk.
+
+Three lines of text: `walrq storage 1`, the uuid in hex, and the CRC-32C of the two lines before in hex. It is
+written once, before anything else is, so a directory without it holds nothing of ours.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from crc32c import crc32c
+
+from walrq.errors import DataDirInvalid
+from walrq.storage.disk import Disk, read_file, write_file_atomically
+from walrq.storage.segment import FORMAT_VERSION
+
+NAME: Final = "FORMAT"
+LOCK_NAME: Final = "LOCK"
+DIRECTORIES: Final = ("wal", "snapshots", "quarantine")
+_FIRST: Final = "walrq storage "
+# May be there before the first start is complete.
+_HARMLESS: Final = frozenset({*DIRECTORIES, LOCK_NAME, f"{NAME}.tmp", "lost+found"})
+
+
+def load_or_create(disk: Disk, data_dir: str) -> bytes:
+    """The disk uuid; made at the first start. DataDirInvalid, OSError."""
+    if disk.exists(f"{data_dir}/{NAME}"):
+        return read_identity(disk, data_dir)
+    strangers = [name for name in disk.list_directory(data_dir) if name not in _HARMLESS]
+    if strangers:
+        raise DataDirInvalid(
+            f"{data_dir} is no walrq data directory: it holds {strangers[0]!r} but no {NAME}"
+        )
+    for name in DIRECTORIES:
+        disk.make_directory(f"{data_dir}/{name}")
+        if disk.list_directory(f"{data_dir}/{name}"):
+            raise DataDirInvalid(
+                f"{data_dir} has lost its {NAME} file, but {name}/ holds data; nothing was changed"
+            )
+    disk.fsync_directory(data_dir)
+    disk_uuid = disk.new_uuid()
+    text = f"{_FIRST}{FORMAT_VERSION}\n{disk_uuid.hex()}\n"
+    write_file_atomically(disk, data_dir, NAME, (text + _check(text)).encode())
+    return disk_uuid
+
+
+def read_identity(disk: Disk, data_dir: str) -> bytes:
+    """The disk uuid of an existing directory. DataDirInvalid if FORMAT is damaged or of another version."""
+    lines = read_file(disk, f"{data_dir}/{NAME}").decode("latin-1").split("\n")
+    if not lines[0].startswith(_FIRST):
+        raise DataDirInvalid(f"{data_dir}/{NAME} is damaged; nothing was changed")
+    version = lines[0].removeprefix(_FIRST)
+    intact = len(lines) == 4 and _check(f"{lines[0]}\n{lines[1]}\n") == f"{lines[2]}\n{lines[3]}"
+    if version != str(FORMAT_VERSION) and intact:
+        raise DataDirInvalid(
+            f"{data_dir} has storage format {version}, this version of walrq reads format {FORMAT_VERSION}"
+        )
+    if not intact:
+        raise DataDirInvalid(f"{data_dir}/{NAME} is damaged; nothing was changed")
+    return bytes.fromhex(lines[1])
+
+
+def _check(text: str) -> str:
+    return f"{int(crc32c(text.encode('latin-1'))):08x}\n"

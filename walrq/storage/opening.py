@@ -1,0 +1,228 @@
+"""From a `wal` directory to a writable log: read the headers, scan what the snapshot does not cover, say what
+is lost.
+
+Segments that the snapshot covers are not read here: a restart reads the tail of the log, not the backlog.
+Their records are verified when they are read.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from walrq.errors import DiskFull
+from walrq.storage.config import StorageConfig
+from walrq.storage.disk import Disk
+from walrq.storage.findings import Finding, Verdict
+from walrq.storage.pool import SegmentPool
+from walrq.storage.record import HEADER, HEADER_BYTES
+from walrq.storage.recovery import Scan, keep_aside, scan_file, segment_from
+from walrq.storage.segment import (
+    PAGE_BYTES,
+    RECORDS_START,
+    Header,
+    Identity,
+    Segment,
+    number_in,
+    read_header,
+)
+from walrq.storage.wal import Wal
+
+
+@attrs.define
+class _Opening:
+    """What has been learnt so far."""
+
+    disk: Disk
+    data_dir: str
+    disk_uuid: bytes
+    findings: list[Finding] = attrs.field(factory=list)
+    incarnation: int = 0
+
+    @property
+    def directory(self) -> str:
+        """The log's directory."""
+        return f"{self.data_dir}/wal"
+
+
+def open_wal(
+    disk: Disk, config: StorageConfig, *, disk_uuid: bytes, snapshot_index: int, clean: bool
+) -> tuple[Wal, list[Finding]]:
+    """Recover the log and make it writable.
+
+    Args:
+        snapshot_index: everything at or below it is in the snapshot (0: none).
+        clean: the clean-stop mark was there.
+
+    Raises: DiskFull if there is not even room for the first segments; StorageError; OSError.
+    """
+    opening = _Opening(disk, config.data_dir, disk_uuid)
+    names = disk.list_directory(opening.directory)
+    free, next_number = _free_files(opening, names, config.segment_bytes)
+    headers = _headers(opening, names)
+    segments, last_scan, last_header = _segments(opening, headers, snapshot_index)
+    _find_gaps(opening, segments, snapshot_index)
+    pool = SegmentPool(
+        disk,
+        opening.directory,
+        segment_bytes=config.segment_bytes,
+        reserve=config.reserve_segments,
+        segments_max=config.pool_segments_max,
+        free=free,
+        next_number=next_number,
+    )
+    wal = Wal(
+        disk,
+        opening.directory,
+        config,
+        disk_uuid=disk_uuid,
+        segments=segments,
+        pool=pool,
+        incarnation=opening.incarnation,
+    )
+    last_index = segments[-1].last_index if segments else 0
+    wal.resume(
+        next_index=max(last_index, snapshot_index) + 1,
+        broken_end=last_scan is not None and last_scan.broken_end,
+        intact_and_settled=clean and last_header is not None and segments[-1].is_settled,
+    )
+    if not wal.replenish() and not segments:
+        raise DiskFull("no room for the log's first segments and their reserve")
+    return wal, opening.findings
+
+
+def _free_files(opening: _Opening, names: list[str], segment_bytes: int) -> tuple[list[str], int]:
+    """Pool files that can be used; others are removed (a pool file holds nothing)."""
+    free, highest = [], 0
+    for name in names:
+        number = number_in(name, free=True)
+        if number is None:
+            continue
+        highest = max(highest, number)
+        path = f"{opening.directory}/{name}"
+        header = read_header(opening.disk, path)
+        # Without its header it is not known which incarnations its old records belong to, unless it never had
+        # any.
+        known = header is not None or _is_blank(opening.disk, path)
+        if known and opening.disk.size(path) == segment_bytes:
+            free.append(path)
+            if header is not None:
+                opening.incarnation = max(opening.incarnation, header.identity.incarnation)
+        else:
+            opening.disk.unlink(path)
+    return free, highest
+
+
+def _is_blank(disk: Disk, path: str) -> bool:
+    handle = disk.open(path, read_only=True)
+    try:
+        return not any(disk.pread(handle, RECORDS_START, 0))
+    finally:
+        disk.close(handle)
+
+
+def _headers(opening: _Opening, names: list[str]) -> list[tuple[str, Header]]:
+    """The segments that can be used, by first index; the others are put into quarantine as they are."""
+    found = []
+    for name in names:
+        first_index = number_in(name, free=False)
+        if first_index is None:
+            continue
+        header = read_header(opening.disk, f"{opening.directory}/{name}")
+        if header is None or header.identity.first_index != first_index:
+            _quarantine(opening, name, "the segment's header and slots are damaged")
+        elif header.identity_readable and header.identity.disk_uuid != opening.disk_uuid:
+            _quarantine(opening, name, "the segment belongs to another disk")
+        else:
+            opening.incarnation = max(opening.incarnation, header.identity.incarnation)
+            found.append((name, header))
+    return found
+
+
+def _quarantine(opening: _Opening, name: str, text: str) -> None:
+    disk = opening.disk
+    target = f"quarantine/{name}"
+    attempt = 0
+    while disk.exists(f"{opening.data_dir}/{target}"):
+        attempt += 1
+        target = f"quarantine/{name}.{attempt}"
+    disk.rename(f"{opening.directory}/{name}", f"{opening.data_dir}/{target}")
+    disk.fsync_directory(f"{opening.data_dir}/quarantine")
+    disk.fsync_directory(opening.directory)
+    opening.findings.append(Finding(Verdict.METADATA, f"wal/{name}", text, kept_as=target))
+
+
+def _segments(
+    opening: _Opening, headers: list[tuple[str, Header]], snapshot_index: int
+) -> tuple[list[Segment], Scan | None, Header | None]:
+    """The segments, and the scan and header of the last one."""
+    segments: list[Segment] = []
+    scanned: Scan | None = None
+    header: Header | None = None
+    for position, (name, header) in enumerate(headers):
+        path = f"{opening.directory}/{name}"
+        _repair_header(opening, path, header)
+        is_last = position == len(headers) - 1
+        scanned = None
+        if is_last or not header.promise.sealed or header.promise.newer_last > snapshot_index:
+            scanned = scan_file(opening.disk, path, f"wal/{name}", header)
+            for finding in scanned.findings:
+                opening.findings.append(_kept(opening, finding))
+        segments.append(segment_from(path, header, scanned))
+        if is_last and scanned is not None and not scanned.broken_end:
+            _note_torn_tail(opening, f"wal/{name}", segments[-1])
+    return segments, scanned, header
+
+
+def _kept(opening: _Opening, finding: Finding) -> Finding:
+    if finding.verdict in (Verdict.DAMAGED, Verdict.SUSPECT) and finding.end > finding.start:
+        return keep_aside(opening.disk, opening.data_dir, finding)
+    return finding
+
+
+def _repair_header(opening: _Opening, path: str, header: Header) -> None:
+    """Give back what a slot or the directory still knows: the identity page, and the file's size."""
+    short = opening.disk.size(path) < header.identity.file_bytes
+    if header.identity_readable and not short:
+        return
+    handle = opening.disk.open(path)
+    try:
+        if short:
+            opening.disk.preallocate(handle, header.identity.file_bytes)
+        if not header.identity_readable:
+            identity = attrs.evolve(header.identity, disk_uuid=opening.disk_uuid)
+            page: bytes = Identity.encode(identity)
+            assert len(page) == PAGE_BYTES, len(page)
+            opening.disk.pwrite(handle, page, 0)
+        opening.disk.fdatasync(handle)
+    finally:
+        opening.disk.close(handle)
+
+
+def _note_torn_tail(opening: _Opening, name: str, segment: Segment) -> None:
+    """Say so when a record was begun behind the end. Nothing acknowledged is in it."""
+    handle = opening.disk.open(segment.path, read_only=True)
+    try:
+        data = opening.disk.pread(handle, HEADER_BYTES, segment.end)
+    finally:
+        opening.disk.close(handle)
+    if len(data) == HEADER_BYTES and HEADER.unpack(data)[2] == segment.tail_crc:
+        text = "the write in progress at the stop was cut; nobody was told of it"
+        opening.findings.append(Finding(Verdict.TORN, name, text, start=segment.end, end=segment.end))
+
+
+def _find_gaps(opening: _Opening, segments: list[Segment], snapshot_index: int) -> None:
+    """Indexes above the snapshot that no segment holds. Below it a gap is a reclaimed segment."""
+    named = {index for finding in opening.findings for index in (finding.last_index,)}
+    expected = snapshot_index + 1
+    for segment in segments:
+        if segment.first_index > expected and segment.first_index - 1 not in named:
+            opening.findings.append(
+                Finding(
+                    verdict=Verdict.MISSING,
+                    file="wal",
+                    first_index=expected,
+                    last_index=segment.first_index - 1,
+                    text="no segment holds these records",
+                )
+            )
+        expected = max(expected, segment.last_index + 1)

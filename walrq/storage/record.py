@@ -1,0 +1,177 @@
+"""The bytes of one log record, and the walk from one record to the next.
+
+    0   crc     u32   CRC-32C of all that follows (header, body, padding), started from the segment's seed
+    4   length  u32   bytes of the body
+    8   prev    u32   crc of the record before it in this segment; the segment's seed for the first one
+    12  kind    u8    the caller's
+    13  flags   u8    0, or FENCE
+    14  zero    u16   0
+    16  term    u64
+    24  index   u64
+    32  body    length bytes, then zero bytes up to a multiple of 8
+
+All numbers are little-endian. The seed is made from the segment's incarnation number, so that the same bytes
+left
+over from an earlier life of the file never verify: CRC-32C with a fixed length is one-to-one in its start
+value. `prev` chains a record to the very bytes before it, while the record can still be verified by itself:
+that is what lets recovery find the intact records behind a damaged one.
+
+A *fence* is a record without an index of its own (it repeats the last one): it is written when a tail was
+cut, so that leftovers behind the cut can never chain to what is written there later.
+"""
+
+from __future__ import annotations
+
+import array
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import attrs
+from crc32c import crc32c
+
+from walrq.limits import MIB
+
+HEADER: Final = struct.Struct("<IIIBBHQQ")
+HEADER_BYTES: Final = HEADER.size
+FENCE: Final = 1
+ALIGNMENT: Final = 8
+_AFTER_CRC: Final = struct.Struct("<IIBBHQQ")
+_CRC: Final = struct.Struct("<I")
+_PADDING: Final = tuple(bytes(count) for count in range(ALIGNMENT))
+_WINDOW_BYTES: Final = MIB
+
+
+@attrs.frozen
+class Record:
+    """One entry of the log. `kind` (0..255) and `body` are the caller's; storage never looks into them."""
+
+    index: int
+    term: int
+    kind: int
+    body: bytes
+
+
+def seed_of(incarnation: int) -> int:
+    """Start value of a segment's checksums."""
+    return int(crc32c(incarnation.to_bytes(8, "little")))
+
+
+def stored_bytes(body_bytes: int) -> int:
+    """Bytes a record with such a body takes on disk."""
+    return HEADER_BYTES + body_bytes + (-body_bytes % ALIGNMENT)
+
+
+def encode(
+    seed: int, prev: int, kind: int, flags: int, term: int, index: int, body: bytes
+) -> tuple[int, bytes, bytes]:
+    """(crc, header, padding) of a record; its bytes are header + body + padding."""
+    length = len(body)
+    rest = _AFTER_CRC.pack(length, prev, kind, flags, 0, term, index)
+    padding = _PADDING[-length % ALIGNMENT]
+    crc = crc32c(body, crc32c(rest, seed))
+    if padding:
+        crc = crc32c(padding, crc)
+    return crc, _CRC.pack(crc) + rest, padding
+
+
+@attrs.frozen
+class Found:
+    """A record read back and verified by itself. `offset` and `end` are positions in the segment file."""
+
+    offset: int
+    end: int
+    crc: int
+    prev: int
+    kind: int
+    flags: int
+    term: int
+    index: int
+    body_bytes: int
+
+    @property
+    def is_fence(self) -> bool:
+        """A fence holds no entry."""
+        return self.flags == FENCE
+
+
+class Window:
+    """A sliding buffer over a file: turns many small reads into few large ones."""
+
+    def __init__(self, read: Callable[[int, int], bytes], file_bytes: int) -> None:
+        self._read = read
+        self.file_bytes = file_bytes
+        self._start = 0
+        self._data = b""
+
+    def at(self, offset: int, size: int) -> memoryview | None:
+        """`size` bytes at `offset`, or None if the file ends before."""
+        if offset + size > self.file_bytes:
+            return None
+        low = offset - self._start
+        if low < 0 or low + size > len(self._data):
+            self._data = self._read(max(size, _WINDOW_BYTES), offset)
+            self._start = offset
+            low = 0
+            if len(self._data) < size:
+                return None
+        return memoryview(self._data)[low : low + size]
+
+
+def verify(window: Window, offset: int, seed: int) -> Found | None:
+    """The record at `offset` if its checksum says that it is one of this incarnation, else None."""
+    header = window.at(offset, HEADER_BYTES)
+    if header is None:
+        return None
+    crc, length, prev, kind, flags, zero, term, index = HEADER.unpack(header)
+    # A flag this version does not know is not skipped over: its meaning could be anything.
+    if zero or flags > FENCE:
+        return None
+    size = stored_bytes(length)
+    data = window.at(offset, size)
+    if data is None or crc32c(data[_CRC.size :], seed) != crc:
+        return None
+    return Found(
+        offset=offset,
+        end=offset + size,
+        crc=crc,
+        prev=prev,
+        kind=kind,
+        flags=flags,
+        term=term,
+        index=index,
+        body_bytes=length,
+    )
+
+
+def search(window: Window, start: int, end: int, seed: int, indexes: range) -> Found | None:
+    """The first intact record in [start, end) with an index in `indexes`: the way on behind damage.
+
+    Records begin at multiples of 8, so the index field is one aligned word; only words in range are verified.
+    """
+    position = start
+    while position + HEADER_BYTES <= end:
+        size = min(_WINDOW_BYTES, end - position)
+        data = window.at(position, size - size % ALIGNMENT)
+        if data is None:
+            return None
+        for word, value in enumerate(_words(data)):
+            if value in indexes:
+                offset = position + word * ALIGNMENT - 24
+                found = verify(window, offset, seed) if offset >= start else None
+                if found is not None and found.end <= end:
+                    return found
+        # The next window overlaps by one header, so that none hides on the border.
+        position += max(size - HEADER_BYTES, ALIGNMENT)
+        position -= position % ALIGNMENT
+    return None
+
+
+def _words(data: memoryview) -> Sequence[int]:
+    """The bytes as little-endian 64-bit words."""
+    words = array.array("Q")
+    words.frombytes(data)
+    if sys.byteorder == "big":
+        words.byteswap()
+    return words

@@ -1,0 +1,256 @@
+"""Torn, suspect or damaged: the rule by which a segment is read after a stop.
+
+Records are followed from the first one, each chained to the one before. Where the chain ends at offset p:
+
+    p >= newer end               torn     nobody was told of what is behind p; the log ends here
+    older end <= p < newer end   suspect  the last sync may not have returned; cut here, the indexes named
+    p < older end                damaged  it was durable: what is behind it is searched for and served
+
+A record behind the newer end that verifies is kept: it was written whole, only its slot was lost.
+"""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+
+from walrq.storage.disk import Disk, write_file_atomically
+from walrq.storage.findings import Finding, Verdict
+from walrq.storage.record import ALIGNMENT, Found, Window, search, seed_of, verify
+from walrq.storage.segment import RECORDS_START, Header, Promise, Segment
+
+# When no slot can be read, an index this far ahead still counts as one of the same segment.
+_INDEXES_AHEAD_MAX: Final = 1 << 32
+
+
+@attrs.define
+class Scan:
+    """The outcome of reading one segment through.
+
+    `end` is where the next record would go; `broken_end` says that this place is not behind an intact record,
+    so nothing can be chained to it.
+    """
+
+    first_index: int
+    end: int
+    tail_crc: int
+    last_index: int
+    offsets: array.array[int]
+    terms: list[tuple[int, int]]
+    findings: list[Finding]
+    broken_end: bool = False
+
+
+def judge(offset: int, promise: Promise) -> Verdict:
+    """The rule: what it means that no record follows at `offset`."""
+    if offset < promise.older_end:
+        return Verdict.DAMAGED
+    if offset < promise.newer_end:
+        return Verdict.SUSPECT
+    return Verdict.TORN
+
+
+def follow(window: Window, offset: int, seed: int, prev: int, expected: int) -> Found | None:
+    """The record at `offset` if it is intact, chained to `prev` and the one expected (or a fence)."""
+    found = verify(window, offset, seed)
+    if found is None or found.prev != prev:
+        return None
+    if found.index != (expected - 1 if found.is_fence else expected):
+        return None
+    return found
+
+
+def scan(
+    read: Callable[[int, int], bytes],
+    name: str,
+    header: Header,
+    *,
+    visit: Callable[[Found], None] | None = None,
+) -> Scan:
+    """Read a segment through and apply the rule.
+
+    Args:
+        read: (size, offset) -> bytes of the file.
+        name: file name for the findings.
+        visit: called with every intact record, in order.
+    """
+    identity, promise = header.identity, header.promise
+    seed = seed_of(identity.incarnation)
+    window = Window(read, identity.file_bytes)
+    result = Scan(
+        first_index=identity.first_index,
+        end=RECORDS_START,
+        tail_crc=seed,
+        last_index=identity.first_index - 1,
+        offsets=array.array("I"),
+        terms=[],
+        findings=_header_findings(name, header),
+    )
+    while True:
+        found = follow(window, result.end, seed, result.tail_crc, result.last_index + 1)
+        if found is None:
+            found = _behind_damage(window, name, promise, seed, result)
+            if found is None:
+                return result
+        _accept(result, found)
+        if visit is not None:
+            visit(found)
+
+
+def _accept(result: Scan, found: Found) -> None:
+    result.end = found.end
+    result.tail_crc = found.crc
+    result.broken_end = False
+    if found.is_fence:
+        return
+    result.offsets.append(found.offset)
+    if not result.terms or result.terms[-1][1] != found.term:
+        result.terms.append((found.index, found.term))
+    result.last_index = found.index
+
+
+def _behind_damage(window: Window, name: str, promise: Promise, seed: int, result: Scan) -> Found | None:
+    """Handle the end of the chain: None when the scan is over, else the next intact record."""
+    offset, expected = result.end, result.last_index + 1
+    if not promise.readable:
+        return _search_blind(window, name, seed, result)
+    verdict = judge(offset, promise)
+    if verdict is Verdict.TORN:
+        return None
+    if verdict is Verdict.SUSPECT:
+        result.findings.append(
+            Finding(
+                verdict=verdict,
+                file=name,
+                start=offset,
+                end=promise.newer_end,
+                first_index=expected,
+                last_index=promise.newer_last,
+                text="the last write before the stop is not readable and was cut",
+            )
+        )
+        return None
+    found = search(
+        window, offset + ALIGNMENT, promise.newer_end, seed, range(expected, promise.newer_last + 1)
+    )
+    if found is None:
+        _lose(result, name, promise.older_end, promise.older_last)
+        result.broken_end = True
+        if promise.newer_end > promise.older_end:
+            result.findings.append(
+                Finding(
+                    verdict=Verdict.SUSPECT,
+                    file=name,
+                    start=promise.older_end,
+                    end=promise.newer_end,
+                    first_index=promise.older_last + 1,
+                    last_index=promise.newer_last,
+                    text="the last write before the stop is not readable and was cut",
+                )
+            )
+        return None
+    _lose(result, name, found.offset, found.index - (0 if found.is_fence else 1))
+    return found
+
+
+def _search_blind(window: Window, name: str, seed: int, result: Scan) -> Found | None:
+    """Neither slot is readable: anything intact further on proves damage before it."""
+    expected = result.last_index + 1
+    indexes = range(expected, expected + _INDEXES_AHEAD_MAX)
+    found = search(window, result.end + ALIGNMENT, window.file_bytes, seed, indexes)
+    if found is None:
+        result.broken_end = True
+        return None
+    _lose(result, name, found.offset, found.index - (0 if found.is_fence else 1))
+    return found
+
+
+def _lose(result: Scan, name: str, end: int, last_index: int) -> None:
+    """Note a damaged span from where the scan stands to `end`, and step over it."""
+    result.findings.append(
+        Finding(
+            verdict=Verdict.DAMAGED,
+            file=name,
+            start=result.end,
+            end=end,
+            first_index=result.last_index + 1,
+            last_index=last_index,
+            text="durable bytes are not readable any more",
+        )
+    )
+    result.offsets.extend([0] * (last_index - result.last_index))
+    result.last_index = max(result.last_index, last_index)
+    result.end = end
+
+
+def _header_findings(name: str, header: Header) -> list[Finding]:
+    findings = []
+    if not header.identity_readable:
+        findings.append(Finding(Verdict.METADATA, name, "the identity page is damaged; a slot replaced it"))
+    if not header.promise.readable:
+        text = "both durable-end slots are damaged: whether records followed the last intact one is not known"
+        findings.append(Finding(Verdict.METADATA, name, text))
+    return findings
+
+
+def scan_file(
+    disk: Disk, path: str, name: str, header: Header, *, visit: Callable[[Found], None] | None = None
+) -> Scan:
+    """`scan` over a file of the disk. OSError as the disk says."""
+    handle = disk.open(path, read_only=True)
+    try:
+        return scan(lambda size, offset: disk.pread(handle, size, offset), name, header, visit=visit)
+    finally:
+        disk.close(handle)
+
+
+def segment_from(path: str, header: Header, scanned: Scan | None) -> Segment:
+    """The in-memory segment; without a scan its end is what the (sealed) slots say."""
+    identity, promise = header.identity, header.promise
+    segment = Segment(
+        path=path,
+        incarnation=identity.incarnation,
+        first_index=identity.first_index,
+        file_bytes=identity.file_bytes,
+        end=promise.newer_end,
+        last_index=promise.newer_last,
+        slot_sequence=promise.sequence,
+        newer_end=promise.newer_end,
+        older_end=promise.older_end,
+        sealed=promise.sealed,
+    )
+    if scanned is not None:
+        adopt(segment, scanned)
+    return segment
+
+
+def adopt(segment: Segment, scanned: Scan) -> None:
+    """Put a scan's result into a segment."""
+    segment.end = scanned.end
+    segment.tail_crc = scanned.tail_crc
+    segment.terms = scanned.terms
+    segment.offsets = scanned.offsets
+    segment.last_index = scanned.last_index
+
+
+def keep_aside(disk: Disk, data_dir: str, finding: Finding) -> Finding:
+    """Copy a finding's bytes into the quarantine directory, once; returns the finding that says where.
+
+    Nothing is ever deleted there: whoever knows more than this program can still look at the bytes.
+    """
+    base = finding.file.rpartition("/")[2]
+    name = f"{base}.{finding.start}-{finding.end}"
+    directory = f"{data_dir}/quarantine"
+    kept = attrs.evolve(finding, kept_as=f"quarantine/{name}")
+    if disk.exists(f"{directory}/{name}"):
+        return kept
+    source = disk.open(f"{data_dir}/{finding.file}", read_only=True)
+    try:
+        data = disk.pread(source, finding.end - finding.start, finding.start)
+    finally:
+        disk.close(source)
+    write_file_atomically(disk, directory, name, data)
+    return kept

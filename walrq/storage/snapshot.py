@@ -1,0 +1,415 @@
+"""Snapshots: an image of pages, of which only the changed ones are written.
+
+    snapshots/pages-<number>.pg      pages end to end, nothing else; written once, never changed
+    snapshots/manifest-<number>.mf   the table of all pages of one snapshot (manifest.py)
+    snapshots/reserve                room held back for a full disk
+
+A snapshot is its manifest: it exists from the moment the manifest's name is durable, and all its pages were
+synced before that. The two newest are kept. A page file that neither refers to is deleted; the pages still in
+use of one that is mostly garbage are written again, so that
+
+    bytes of page files <= 2 x (pages of the newest snapshot) + 2 x (pages of the one before)
+
+The writer runs in a thread of its own beside the log and shares nothing with it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import attrs
+
+from walrq.errors import CorruptRecord, DiskFull, StorageError
+from walrq.storage.disk import FULL_ERRNOS, Disk, read_file, write_file_atomically
+from walrq.storage.findings import Finding, Verdict
+from walrq.storage.manifest import Manifest, PageAt, decode_manifest, encode_manifest, hash_of
+
+RESERVE_NAME: Final = "reserve"
+MANIFESTS_KEPT: Final = 2
+_BUFFER_BYTES: Final = 1 << 20
+
+
+def pages_name(number: int) -> str:
+    """Name of a page file."""
+    return f"pages-{number:020d}.pg"
+
+
+def manifest_name(number: int) -> str:
+    """Name of a manifest."""
+    return f"manifest-{number:020d}.mf"
+
+
+def _number(name: str, first: str, last: str) -> int | None:
+    digits = name[len(first) : -len(last)]
+    return int(digits) if name.startswith(first) and name.endswith(last) and digits.isdecimal() else None
+
+
+@attrs.frozen
+class SnapshotReader:
+    """A complete snapshot, read back."""
+
+    _disk: Disk
+    _directory: str
+    _manifest: Manifest
+
+    @property
+    def index(self) -> int:
+        """Last log index in the image."""
+        return self._manifest.index
+
+    @property
+    def term(self) -> int:
+        """Term of that index."""
+        return self._manifest.term
+
+    @property
+    def meta(self) -> bytes:
+        """The caller's bytes."""
+        return self._manifest.meta
+
+    @property
+    def hashes(self) -> dict[bytes, bytes]:
+        """Hash of every page by key."""
+        return {key: page.hash for key, page in self._manifest.pages.items()}
+
+    def pages(self) -> Iterator[tuple[bytes, bytes]]:
+        """Every page by key, in file order, verified. CorruptRecord names the first damaged one."""
+        places = sorted(self._manifest.pages.items(), key=lambda item: (item[1].file, item[1].offset))
+        handle, number = -1, -1
+        try:
+            for key, place in places:
+                if place.file != number:
+                    if handle >= 0:
+                        self._disk.close(handle)
+                        handle = -1
+                    handle = self._disk.open(f"{self._directory}/{pages_name(place.file)}", read_only=True)
+                    number = place.file
+                page = self._disk.pread(handle, place.length, place.offset)
+                if hash_of(page) != place.hash:
+                    raise CorruptRecord(
+                        f"page {key.hex()} in {pages_name(place.file)} at {place.offset} is damaged"
+                    )
+                yield key, page
+        finally:
+            if handle >= 0:
+                self._disk.close(handle)
+
+
+class SnapshotStore:
+    """The snapshots of one node. Its own lock; nothing shared with the log."""
+
+    def __init__(self, disk: Disk, data_dir: str, *, reserve_bytes: int) -> None:
+        self._disk = disk
+        self._directory = f"{data_dir}/snapshots"
+        self._data_dir = data_dir
+        self._reserve_bytes_min = reserve_bytes
+        self._lock = threading.Lock()
+        self._writing = False
+        self._next_number = 1
+        # Newest first, at most MANIFESTS_KEPT.
+        self._kept: list[tuple[int, Manifest]] = []
+        self.reserve_is_whole = False
+        self.damaged_index = 0
+
+    @property
+    def newest(self) -> Manifest | None:
+        """The newest complete snapshot."""
+        kept = self._kept
+        return kept[0][1] if kept else None
+
+    @property
+    def reader(self) -> SnapshotReader | None:
+        """The newest complete snapshot, to be read."""
+        newest = self.newest
+        return None if newest is None else SnapshotReader(self._disk, self._directory, newest)
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """Bytes of all page files and manifests (not the reserve)."""
+        names = self._disk.list_directory(self._directory)
+        return sum(self._disk.size(f"{self._directory}/{name}") for name in names if name != RESERVE_NAME)
+
+    # --- opening --------------------------------------------------------------------------------------------
+
+    def load(self) -> list[Finding]:
+        """Find the snapshots; a damaged one is put into quarantine with the page files only it may know.
+
+        Afterwards `newest` is the newest one whose every page verifies. OSError as the disk says.
+        """
+        findings: list[Finding] = []
+        names = self._disk.list_directory(self._directory)
+        for name in names:
+            if name.endswith(".tmp"):
+                self._disk.unlink(f"{self._directory}/{name}")
+        numbers = [number for name in names if (number := _number(name, "manifest-", ".mf")) is not None]
+        files = {number for name in names if (number := _number(name, "pages-", ".pg")) is not None}
+        self._next_number = max([0, *numbers, *files]) + 1
+        for number in sorted(numbers, reverse=True):
+            text = self._take(number)
+            if text:
+                findings.append(self._quarantine(manifest_name(number), text))
+        known = frozenset().union(*(manifest.files for _, manifest in self._kept))
+        for file in sorted(files - known):
+            # What a damaged manifest knew is not known any more, so nothing it may have referred to is
+            # deleted.
+            if findings:
+                self._quarantine(pages_name(file), "")
+            else:
+                self._disk.unlink(f"{self._directory}/{pages_name(file)}")
+        return findings
+
+    def _take(self, number: int) -> str:
+        """Keep a manifest if it and its pages are intact; else say what is wrong."""
+        manifest = decode_manifest(read_file(self._disk, f"{self._directory}/{manifest_name(number)}"))
+        if manifest is None:
+            return "the manifest is damaged"
+        try:
+            for _ in SnapshotReader(self._disk, self._directory, manifest).pages():
+                pass
+        except (CorruptRecord, FileNotFoundError) as error:
+            self.damaged_index = max(self.damaged_index, manifest.index)
+            return str(error)
+        self._kept.append((number, manifest))
+        return ""
+
+    def _quarantine(self, name: str, text: str) -> Finding:
+        target = f"quarantine/{name}"
+        self._disk.rename(f"{self._directory}/{name}", f"{self._data_dir}/{target}")
+        self._disk.fsync_directory(f"{self._data_dir}/quarantine")
+        self._disk.fsync_directory(self._directory)
+        return Finding(Verdict.METADATA, f"snapshots/{name}", text, kept_as=target)
+
+    # --- the reserve ----------------------------------------------------------------------------------------
+
+    def replenish(self) -> bool:
+        """Hold back room for two more snapshots of the present size; False if the disk has none. OSError."""
+        newest = self.newest
+        pages = newest.page_bytes if newest is not None else 0
+        wanted = max(self._reserve_bytes_min, 2 * pages)
+        path = f"{self._directory}/{RESERVE_NAME}"
+        with self._lock:
+            if not wanted or (self._disk.exists(path) and self._disk.size(path) >= wanted):
+                self.reserve_is_whole = True
+                return True
+            handle = self._disk.open(path, create=True)
+            try:
+                self._disk.preallocate(handle, wanted)
+            except OSError as error:
+                if error.errno not in FULL_ERRNOS:
+                    raise
+                self.reserve_is_whole = False
+                return False
+            finally:
+                self._disk.close(handle)
+            self._disk.fsync_directory(self._directory)
+            self.reserve_is_whole = True
+            return True
+
+    def release_reserve(self) -> bool:
+        """Give the held back room to a snapshot that needs it; False if there was none."""
+        path = f"{self._directory}/{RESERVE_NAME}"
+        with self._lock:
+            self.reserve_is_whole = False
+            if not self._disk.exists(path):
+                return False
+            self._disk.unlink(path)
+            self._disk.fsync_directory(self._directory)
+            return True
+
+    # --- writing --------------------------------------------------------------------------------------------
+
+    def begin(self, index: int, term: int, meta: bytes) -> SnapshotWriter:
+        """Start a snapshot that begins as a copy of the newest one. StorageError if one is being written."""
+        with self._lock:
+            if self._writing:
+                raise StorageError("another snapshot is being written")
+            newest = self.newest
+            if newest is not None and index < newest.index:
+                raise StorageError(f"a snapshot at {index} would be older than the one at {newest.index}")
+            self._writing = True
+            number = self._next_number
+            self._next_number += 1
+        return SnapshotWriter(self, self._disk, self._directory, number, index, term, meta)
+
+    def publish(self, number: int, manifest: Manifest) -> None:
+        """Make a snapshot the newest, after its pages were synced. OSError: the old one stands."""
+        write_file_atomically(self._disk, self._directory, manifest_name(number), encode_manifest(manifest))
+        self._kept = [(number, manifest), *self._kept]
+
+    def collect(self) -> None:
+        """Delete the manifests beyond the two newest and the page files that nobody refers to."""
+        stale = self._kept[MANIFESTS_KEPT:]
+        self._kept = self._kept[:MANIFESTS_KEPT]
+        for number, _ in stale:
+            self._disk.unlink(f"{self._directory}/{manifest_name(number)}")
+        if stale:
+            # A manifest must be gone for good before its pages are: else a crash brings it back without them.
+            self._disk.fsync_directory(self._directory)
+        known = frozenset().union(*(manifest.files for _, manifest in self._kept))
+        for name in self._disk.list_directory(self._directory):
+            file = _number(name, "pages-", ".pg")
+            if file is not None and file not in known:
+                self._disk.unlink(f"{self._directory}/{name}")
+
+    def release(self) -> None:
+        """The writer is done, one way or the other."""
+        with self._lock:
+            self._writing = False
+
+
+class SnapshotWriter:
+    """Writes one snapshot: `put` the changed pages, `drop` the removed ones, then `finish` or `abort`.
+
+    Raises from every method: DiskFull (abort and try later), CorruptRecord (an old page is damaged: abort,
+    then put every page), StorageError. Until `finish` returns the snapshot before stands. Blocking; one
+    thread.
+    """
+
+    def __init__(
+        self,
+        store: SnapshotStore,
+        disk: Disk,
+        directory: str,
+        number: int,
+        index: int,
+        term: int,
+        meta: bytes,
+    ) -> None:
+        self._store = store
+        self._disk = disk
+        self._directory = directory
+        self._number = number
+        self._index = index
+        self._term = term
+        self._meta = meta
+        base = store.newest
+        self._pages: dict[bytes, PageAt] = dict(base.pages) if base is not None else {}
+        self._path = f"{directory}/{pages_name(number)}"
+        self._handle = -1
+        self._offset = 0
+        self._buffer = bytearray()
+        self._open = True
+
+    def put(self, key: bytes, page: bytes) -> None:
+        """Give a page its new content; one that is the same as before is not written again."""
+        digest = hash_of(page)
+        old = self._pages.get(key)
+        if old is not None and old.hash == digest and old.length == len(page):
+            return
+        self._add(key, page, digest)
+
+    def keep(self, key: bytes) -> None:
+        """Say that a page is unchanged. KeyError if there is none to keep."""
+        if key not in self._pages:
+            raise KeyError(key)
+
+    def drop(self, key: bytes) -> None:
+        """Leave a page out; fine if it was never there."""
+        self._pages.pop(key, None)
+
+    def keys(self) -> frozenset[bytes]:
+        """Pages this snapshot has so far, those of the snapshot before included."""
+        return frozenset(self._pages)
+
+    def finish(self) -> None:
+        """Make the snapshot durable and the newest one; then clear away what nobody needs."""
+        self._rewrite_sparse_files()
+        self._flush()
+        manifest = Manifest(self._index, self._term, self._meta, self._pages)
+        try:
+            self._sync_pages()
+            self._with_reserve(lambda: self._store.publish(self._number, manifest))
+            self._open = False
+            self._store.collect()
+        except OSError as error:
+            raise StorageError(f"the snapshot could not be written: {error.strerror or error}") from error
+        self._store.release()
+
+    def abort(self) -> None:
+        """Leave nothing; the snapshot before stands. Fine after a failed `finish`."""
+        if not self._open:
+            return
+        self._open = False
+        self._buffer.clear()
+        self._close()
+        # A manifest without its pages would look like damage, so it goes first, for good.
+        for path in (f"{self._directory}/{manifest_name(self._number)}", self._path):
+            if self._disk.exists(path):
+                self._disk.unlink(path)
+                self._disk.fsync_directory(self._directory)
+        self._store.release()
+
+    def _add(self, key: bytes, page: bytes, digest: bytes) -> None:
+        assert self._open, "the snapshot is finished"
+        self._pages[key] = PageAt(self._number, self._offset + len(self._buffer), len(page), digest)
+        self._buffer += page
+        if len(self._buffer) >= _BUFFER_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._buffer:
+            return
+        data = bytes(self._buffer)
+        try:
+            if self._handle < 0:
+                self._handle = self._disk.open(self._path, create=True)
+            self._with_reserve(lambda: self._disk.pwrite(self._handle, data, self._offset))
+        except OSError as error:
+            raise StorageError(f"the snapshot could not be written: {error.strerror or error}") from error
+        self._offset += len(data)
+        self._buffer.clear()
+
+    def _with_reserve(self, write: Callable[[], None]) -> None:
+        """Do a write; on a full disk give up the reserve and do it once more. DiskFull, OSError."""
+        try:
+            write()
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+            if not self._store.release_reserve():
+                raise DiskFull("the disk is full: no room for a snapshot") from error
+            try:
+                write()
+            except OSError as again:
+                if again.errno in FULL_ERRNOS:
+                    raise DiskFull("the disk is full: no room for a snapshot") from again
+                raise
+
+    def _sync_pages(self) -> None:
+        if self._handle >= 0:
+            self._disk.fdatasync(self._handle)
+            self._close()
+            # The name too, before the manifest's: else a crash leaves a manifest without its pages.
+            self._disk.fsync_directory(self._directory)
+
+    def _close(self) -> None:
+        if self._handle >= 0:
+            self._disk.close(self._handle)
+            self._handle = -1
+
+    def _rewrite_sparse_files(self) -> None:
+        """Copy the live pages out of files that are mostly garbage, so that the new manifest frees them."""
+        live: dict[int, int] = {}
+        for page in self._pages.values():
+            live[page.file] = live.get(page.file, 0) + page.length
+        for file, used in live.items():
+            if file == self._number:
+                continue
+            path = f"{self._directory}/{pages_name(file)}"
+            if 2 * used < self._disk.size(path):
+                self._rewrite(file, path)
+
+    def _rewrite(self, file: int, path: str) -> None:
+        handle = self._disk.open(path, read_only=True)
+        try:
+            for key, place in [item for item in self._pages.items() if item[1].file == file]:
+                page = self._disk.pread(handle, place.length, place.offset)
+                if hash_of(page) != place.hash:
+                    raise CorruptRecord(
+                        f"page {key.hex()} in {pages_name(file)} is damaged; put every page again"
+                    )
+                self._add(key, page, place.hash)
+        finally:
+            self._disk.close(handle)

@@ -1,0 +1,364 @@
+"""One node's storage as the rest of walrq calls it: the log, the hard state, the snapshots, one directory.
+
+Plain blocking calls. It knows no roles and no verbs, and decides nothing about the entries it keeps.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Self
+
+import attrs
+
+from walrq.errors import CorruptRecord, DataDirInvalid, DataDirLocked, StorageError, WalrqError
+from walrq.storage import identity
+from walrq.storage.config import StorageConfig
+from walrq.storage.disk import Disk
+from walrq.storage.findings import Finding
+from walrq.storage.hard_state import HardState, HardStateFile, Marks
+from walrq.storage.opening import open_wal
+from walrq.storage.record import Record
+from walrq.storage.snapshot import SnapshotReader, SnapshotStore, SnapshotWriter
+from walrq.storage.wal import Wal
+
+
+@attrs.frozen
+class Space:
+    """Whether there is room.
+
+    `pushes_allowed` is False while the reserve is broken into or an append was refused: then only what frees
+    space or settles work may be proposed, with `may_use_reserve`.
+    """
+
+    pushes_allowed: bool
+    log_reserve: bool
+    snapshot_reserve: bool
+
+
+@attrs.frozen
+class SegmentStats:
+    """One segment of the log. Its live share is the caller's knowledge, asked for by index range."""
+
+    first_index: int
+    last_index: int
+    used_bytes: int
+    file_bytes: int
+
+
+@attrs.frozen
+class StorageStats:
+    """A snapshot of the counters and sizes, for metrics and for the disk bound."""
+
+    segments: tuple[SegmentStats, ...]
+    log_bytes: int
+    snapshot_bytes: int
+    snapshot_page_bytes: int
+    first_index: int
+    last_index: int
+    durable_index: int
+    snapshot_index: int
+    syncs: int
+    bytes_written: int
+    rotations: int
+    recycled: int
+    reclaimed: int
+
+
+@attrs.frozen
+class Recovered:
+    """What was found at the start.
+
+    Attributes:
+        hard_state: None at the first start.
+        snapshot: the newest intact one; None: there is none, the log starts at 1.
+        report: everything that was not as it should be.
+        unclean_boot: the kernel booted anew without a clean stop before: under a weak fsync policy
+            acknowledged
+            records may be gone.
+    """
+
+    hard_state: HardState | None
+    snapshot: SnapshotReader | None
+    report: tuple[Finding, ...]
+    unclean_boot: bool
+    _wal: Wal
+
+    def entries(self, from_index: int) -> Iterator[Record]:
+        """The readable records from `from_index` on, ascending; lost ones are stepped over."""
+        return self._wal.entries(from_index)
+
+
+class Storage:
+    """See the package's docstring for who may call what from which thread."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        config: StorageConfig,
+        *,
+        lock: int,
+        disk_uuid: bytes,
+        hard_state: HardStateFile,
+        snapshots: SnapshotStore,
+        wal: Wal,
+        recovered: Recovered,
+    ) -> None:
+        self._disk = disk
+        self._config = config
+        self._lock = lock
+        self._hard_state = hard_state
+        self._snapshots = snapshots
+        self._wal = wal
+        self.disk_uuid = disk_uuid
+        self.recovered = recovered
+
+    @classmethod
+    def open(cls, disk: Disk, config: StorageConfig) -> Self:
+        """Lock the directory, recover what is in it, make the log writable.
+
+        Raises:
+            DataDirLocked: another process has it.
+            DataDirInvalid: not a directory, not ours, unwritable, another format version.
+            CorruptRecord: what is left cannot be made into one history; nothing was deleted.
+            DiskFull: a new directory does not fit.
+            StorageError: the disk failed.
+        """
+        data_dir = config.data_dir
+        lock = _enter_directory(disk, data_dir)
+        try:
+            return cls._recover(disk, config, lock)
+        except OSError as error:
+            disk.close(lock)
+            raise StorageError(f"{error.filename or data_dir}: {error.strerror or error}") from error
+        except WalrqError:
+            disk.close(lock)
+            raise
+
+    @classmethod
+    def _recover(cls, disk: Disk, config: StorageConfig, lock: int) -> Self:
+        data_dir = config.data_dir
+        disk_uuid = identity.load_or_create(disk, data_dir)
+        hard_state = HardStateFile(disk, data_dir)
+        hard_state.load()
+        marks = hard_state.marks
+        boot_id = disk.boot_id()
+        snapshots = SnapshotStore(disk, data_dir, reserve_bytes=config.reserve_snapshot_bytes)
+        report = snapshots.load()
+        snapshot = snapshots.reader
+        index = snapshot.index if snapshot is not None else 0
+        clean = marks is not None and marks.clean
+        wal, found = open_wal(disk, config, disk_uuid=disk_uuid, snapshot_index=index, clean=clean)
+        report += found
+        if any(finding.file.startswith("snapshots/manifest-") for finding in report):
+            _check_log_reaches(wal, index, snapshots.damaged_index)
+        recovered = Recovered(
+            hard_state=hard_state.state,
+            snapshot=snapshot,
+            report=tuple(report),
+            unclean_boot=marks is not None and not marks.clean and marks.boot_id != boot_id,
+            wal=wal,
+        )
+        # From now on a stop without `close(clean=True)` is an unclean one. Both pages are made equal by this.
+        hard_state.write(hard_state.state, Marks(clean=False, boot_id=boot_id))
+        snapshots.replenish()
+        return cls(
+            disk,
+            config,
+            lock=lock,
+            disk_uuid=disk_uuid,
+            hard_state=hard_state,
+            snapshots=snapshots,
+            wal=wal,
+            recovered=recovered,
+        )
+
+    # --- the log --------------------------------------------------------------------------------------------
+
+    def append_batch(self, records: Sequence[Record], *, may_use_reserve: bool = False) -> None:
+        """Write records as one unit, continuing at `last_index + 1`; durable per policy when this returns.
+
+        Raises:
+            DiskFull: nothing was written.
+            StorageError: a write or sync failed, now or earlier: the process must end.
+        """
+        self._wal.append_batch(records, may_use_reserve=may_use_reserve)
+
+    def sync(self) -> None:
+        """Make all that was appended durable; the driver calls it each interval under `interval:MS`."""
+        self._wal.sync()
+
+    def settle(self) -> bool:
+        """Call once the log was idle for SLOT_SETTLE_MS; True if there was something to write."""
+        return self._wal.settle()
+
+    def truncate_suffix(self, from_index: int) -> None:
+        """Forget `from_index` and all behind it; never at or below the snapshot."""
+        newest = self._snapshots.newest
+        assert newest is None or from_index > newest.index, (from_index, newest.index)
+        self._wal.truncate_suffix(from_index)
+
+    def read(self, index: int) -> Record:
+        """One record, verified. Reclaimed, CorruptRecord, StorageError. Any thread."""
+        return self._wal.read(index)
+
+    def entries(self, from_index: int) -> Iterator[Record]:
+        """The readable records from `from_index` on, ascending. One thread; not beside `reclaim`."""
+        return self._wal.entries(from_index)
+
+    def term_at(self, index: int) -> int:
+        """Term of a record in the log, or of the snapshot's index; 0 for index 0. Reclaimed."""
+        newest = self._snapshots.newest
+        if newest is not None and index == newest.index:
+            return newest.term
+        return self._wal.term_at(index) if index else 0
+
+    @property
+    def first_index(self) -> int:
+        """The lowest index in the log; `last_index + 1` if it is empty."""
+        return self._wal.first_index
+
+    @property
+    def last_index(self) -> int:
+        """The highest index in the log or the snapshot; 0: neither has any."""
+        return self._wal.last_index
+
+    @property
+    def last_term(self) -> int:
+        """Term of `last_index`."""
+        return self.term_at(self.last_index)
+
+    @property
+    def durable_index(self) -> int:
+        """The highest index that the fsync policy calls durable."""
+        return self._wal.durable_index
+
+    def index_ranges(self) -> tuple[tuple[int, int], ...]:
+        """(first, last) of every segment with records: a live index outside was lost."""
+        return tuple((s.first_index, s.last_index) for s in self._wal.segments if not s.is_empty)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The report of the start, and what was found since when old segments were first read."""
+        return (*self.recovered.report, *self._wal.late_findings)
+
+    # --- hard state -----------------------------------------------------------------------------------------
+
+    @property
+    def hard_state(self) -> HardState | None:
+        """The last one written."""
+        return self._hard_state.state
+
+    def set_hard_state(self, state: HardState) -> None:
+        """Replace it; durable when this returns, under every policy. StorageError is final."""
+        marks = self._hard_state.marks
+        assert marks is not None, "marks are written at open"
+        self._hard_state.write(state, marks)
+
+    # --- snapshots and space --------------------------------------------------------------------------------
+
+    def begin_snapshot(self, index: int, term: int, meta: bytes) -> SnapshotWriter:
+        """Start a snapshot of the state after `index`, which must be durable. Any thread."""
+        if index > self.durable_index:
+            raise StorageError(
+                f"a snapshot at {index} would be ahead of the durable log at {self.durable_index}"
+            )
+        return self._snapshots.begin(index, term, meta)
+
+    @property
+    def snapshot(self) -> SnapshotReader | None:
+        """The newest complete snapshot."""
+        return self._snapshots.reader
+
+    def reclaim(self, snapshot_index: int, is_live: Callable[[int, int], bool]) -> int:
+        """Recycle the segments at or below `snapshot_index` in which nothing is live; returns how many.
+
+        Clamped to the newest durable snapshot: nothing above it is ever given back.
+        """
+        newest = self._snapshots.newest
+        return self._wal.reclaim(min(snapshot_index, newest.index if newest is not None else 0), is_live)
+
+    @property
+    def space(self) -> Space:
+        """Whether pushes may go on. Cheap: no system call."""
+        log, snapshot = self._wal.reserve_is_whole, self._snapshots.reserve_is_whole
+        return Space(pushes_allowed=log and snapshot, log_reserve=log, snapshot_reserve=snapshot)
+
+    def replenish(self) -> bool:
+        """Try to fill the reserves again; True when pushes may go on. Blocking; not in the hot path."""
+        log = self._wal.replenish()
+        try:
+            return self._snapshots.replenish() and log
+        except OSError as error:
+            raise StorageError(f"the reserve could not be filled: {error.strerror or error}") from error
+
+    def stats(self) -> StorageStats:
+        """Sizes and counters, frozen."""
+        segments = self._wal.segments
+        newest = self._snapshots.newest
+        counters = self._wal.counters
+        wal_dir = f"{self._config.data_dir}/wal"
+        log_bytes = sum(self._disk.size(f"{wal_dir}/{name}") for name in self._disk.list_directory(wal_dir))
+        return StorageStats(
+            segments=tuple(SegmentStats(s.first_index, s.last_index, s.end, s.file_bytes) for s in segments),
+            log_bytes=log_bytes,
+            snapshot_bytes=self._snapshots.bytes_on_disk,
+            snapshot_page_bytes=newest.page_bytes if newest is not None else 0,
+            first_index=self.first_index,
+            last_index=self.last_index,
+            durable_index=self.durable_index,
+            snapshot_index=newest.index if newest is not None else 0,
+            syncs=counters.syncs,
+            bytes_written=counters.bytes_written,
+            rotations=counters.rotations,
+            recycled=counters.recycled,
+            reclaimed=counters.reclaimed,
+        )
+
+    def close(self, *, clean: bool = True) -> None:
+        """Release the directory. With `clean` everything is synced, under any policy, and the stop is marked
+        so.
+
+        Raises StorageError if that fails; the directory is released all the same.
+        """
+        try:
+            self._wal.close(sync=clean)
+            marks = self._hard_state.marks
+            if clean and marks is not None:
+                self._hard_state.write(self._hard_state.state, attrs.evolve(marks, clean=True))
+        except OSError as error:
+            raise StorageError(f"closing failed: {error.strerror or error}") from error
+        finally:
+            self._disk.close(self._lock)
+
+
+def _enter_directory(disk: Disk, data_dir: str) -> int:
+    """Create the directory if only its last part is missing, and lock it."""
+    is_new = not disk.exists(data_dir)
+    try:
+        disk.make_directory(data_dir)
+        if is_new:
+            disk.fsync_directory(os.path.dirname(data_dir) or ".")
+        return disk.lock(f"{data_dir}/{identity.LOCK_NAME}")
+    except BlockingIOError:
+        raise DataDirLocked(f"{data_dir} is in use by another walrq process") from None
+    except FileNotFoundError as error:
+        raise DataDirInvalid(f"{data_dir} cannot be created: its parent directory does not exist") from error
+    except OSError as error:
+        raise DataDirInvalid(f"{data_dir} cannot be used: {error.strerror or error}") from error
+
+
+def _check_log_reaches(wal: Wal, snapshot_index: int, damaged_index: int) -> None:
+    """A newer snapshot is damaged: an older one will do only if the log still has all that came after it."""
+    expected = snapshot_index + 1
+    for segment in wal.segments:
+        if segment.first_index > expected:
+            break
+        expected = max(expected, segment.last_index + 1)
+    reaches = expected - 1
+    if reaches < max(damaged_index, wal.last_index):
+        raise CorruptRecord(
+            f"the newest snapshot is damaged, the one before it ends at {snapshot_index} and the log from there"
+            f" reaches only {reaches} of {max(damaged_index, wal.last_index)};"
+            " nothing was deleted, see quarantine/"
+        )

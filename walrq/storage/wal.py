@@ -1,0 +1,643 @@
+"""The log: append, rotate, cut, read, give back.
+
+One thread appends at a time (`append_batch` holds the lock over its sync); any thread may read meanwhile. The
+list of segments is a tuple that is replaced, never changed, so readers need no lock.
+
+    append_batch   records and the newer slot, one fdatasync; then published to readers
+    rotate         seal the old segment; header of the new one durable, then its name, then the first record
+    cut            both slots to the cut, then a fence behind it, so that no leftover ever chains again
+    reclaim        a dead segment is renamed into the pool; its bytes stay until the file gets a new
+    incarnation
+
+A failed write or sync is final: what the disk holds is unknown from then on, so every later call raises. Only
+a write refused for want of room is not, and then the log is as before.
+"""
+
+from __future__ import annotations
+
+import array
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import attrs
+from crc32c import crc32c
+
+from walrq.errors import CorruptRecord, DiskFull, Reclaimed, StorageError
+from walrq.storage.config import StorageConfig
+from walrq.storage.disk import BUFFERS_PER_WRITE_MAX, FULL_ERRNOS, Disk
+from walrq.storage.findings import Finding
+from walrq.storage.handles import ReadHandles
+from walrq.storage.pool import SegmentPool
+from walrq.storage.record import (
+    FENCE,
+    HEADER,
+    HEADER_BYTES,
+    Record,
+    Window,
+    encode,
+    seed_of,
+    stored_bytes,
+)
+from walrq.storage.recovery import adopt, scan
+from walrq.storage.segment import (
+    PAGE_BYTES,
+    RECORDS_START,
+    SLOT_OFFSETS,
+    Identity,
+    Segment,
+    Slot,
+    fresh_segment,
+    header_bytes,
+    read_header,
+    segment_name,
+)
+
+# A fence's body: a number unlike that of any earlier fence in this segment.
+_FENCE_BODY_BYTES: Final = 8
+_FENCE_BYTES: Final = stored_bytes(_FENCE_BODY_BYTES)
+_READ_AHEAD_BYTES: Final = 64 * 1024
+
+
+@attrs.frozen
+class Log:
+    """The segments as readers see them: ascending, `firsts[i]` is `segments[i].first_index`."""
+
+    firsts: tuple[int, ...]
+    segments: tuple[Segment, ...]
+
+    @classmethod
+    def of(cls, segments: Sequence[Segment]) -> Log:
+        """Sort out a list."""
+        return cls(tuple(segment.first_index for segment in segments), tuple(segments))
+
+
+@attrs.define
+class WalCounters:
+    """What the log has done since it was opened."""
+
+    syncs: int = 0
+    bytes_written: int = 0
+    rotations: int = 0
+    recycled: int = 0
+    reclaimed: int = 0
+
+
+class Wal:
+    """The log of one node. Built by `opening.open_wal`; see the module for who may call what."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        config: StorageConfig,
+        *,
+        disk_uuid: bytes,
+        segments: Sequence[Segment],
+        pool: SegmentPool,
+        incarnation: int,
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._config = config
+        self._always = config.fsync == "always"
+        self._never = config.fsync == "never"
+        self._disk_uuid = disk_uuid
+        self._pool = pool
+        # Invariant: above the incarnation of every segment and pool file.
+        self._incarnation = incarnation
+        self._lock = threading.RLock()
+        self._load_lock = threading.Lock()
+        self._handles = ReadHandles(disk, config.handles_max)
+        self._log = Log.of(segments)
+        self._active: Segment | None = None
+        self._handle = -1
+        self._failed: OSError | None = None
+        self._refused = False
+        self._dirty = False
+        self.counters = WalCounters()
+        self.late_findings: list[Finding] = []
+        self.last_index = segments[-1].last_index if segments else 0
+        # Invariant: durable_index <= last_index
+        self.durable_index = 0
+
+    # --- opening --------------------------------------------------------------------------------------------
+
+    def resume(self, *, next_index: int, broken_end: bool, intact_and_settled: bool) -> None:
+        """Make the recovered log writable and durable. Called once, by recovery.
+
+        Args:
+            next_index: index of the next record.
+            broken_end: nothing can be chained to the last segment's end.
+            intact_and_settled: the log was closed cleanly; the last segment needs no fence.
+        """
+        with self._lock:
+            self._seal_predecessors()
+            last = self._log.segments[-1] if self._log.segments else None
+            fits = last is not None and not broken_end and not last.sealed
+            if last is None or not fits or last.last_index + 1 != next_index:
+                self.last_index = next_index - 1
+                self._open_segment(0, may_use_reserve=True)
+            else:
+                self._use(last, self._disk.open(last.path))
+                if not intact_and_settled:
+                    self._cut(last, last.end, last.tail_crc)
+            self.durable_index = self.last_index
+
+    def _seal_predecessors(self) -> None:
+        """A weak policy may have left segments unsynced; from here on their records count as durable."""
+        for segment in self._log.segments[:-1]:
+            if segment.sealed:
+                continue
+            handle = self._disk.open(segment.path)
+            try:
+                for _ in SLOT_OFFSETS:
+                    self._write_slot(handle, segment, segment.end, sealed=True)
+                    self._sync(handle)
+            finally:
+                self._disk.close(handle)
+            segment.sealed = True
+
+    def _use(self, segment: Segment, handle: int) -> None:
+        if self._handle >= 0:
+            self._disk.close(self._handle)
+        self._active, self._handle = segment, handle
+
+    # --- appending ------------------------------------------------------------------------------------------
+
+    def append_batch(self, records: Sequence[Record], *, may_use_reserve: bool = False) -> None:
+        """Write records as one unit; durable per policy when this returns.
+
+        Args:
+            records: continuing at `last_index + 1` without gaps.
+            may_use_reserve: also use the segments kept for a full disk.
+
+        Raises:
+            DiskFull: nothing was written; try again when there is room.
+            StorageError: a write or sync failed, now or before; what is on disk is unknown, the process must
+                end.
+        """
+        with self._lock:
+            self._check_alive()
+            if not records:
+                return
+            assert records[0].index == self.last_index + 1, (records[0].index, self.last_index)
+            size = 0
+            for record in records:
+                size += stored_bytes(len(record.body))
+            active = self._writable()
+            if active.end + size > active.file_bytes:
+                active = self._open_segment(size, may_use_reserve=may_use_reserve)
+            self._append(active, records, size)
+
+    def _append(self, active: Segment, records: Sequence[Record], size: int) -> None:
+        seed, crc, start = active.seed, active.tail_crc, active.end
+        buffers: list[bytes] = []
+        offsets: list[int] = []
+        offset = start
+        for record in records:
+            body = record.body
+            crc, header, padding = encode(seed, crc, record.kind, 0, record.term, record.index, body)
+            buffers += (header, body, padding) if padding else (header, body)
+            offsets.append(offset)
+            offset += HEADER_BYTES + len(body) + len(padding)
+        assert offset == start + size, (offset, start, size)
+        self._write_records(active, buffers, start)
+        if self._always:
+            self._write_slot_or_latch(active, offset, records[-1].index)
+            self._sync(self._handle)
+        self._publish(active, records, offsets, offset, crc)
+
+    def _write_records(self, active: Segment, buffers: list[bytes], start: int) -> None:
+        if len(buffers) > BUFFERS_PER_WRITE_MAX:
+            buffers = [b"".join(buffers)]
+        try:
+            self._disk.pwritev(self._handle, buffers, start)
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise self._latch(error) from error
+            self._erase(active, start)
+            raise self._refuse() from error
+
+    def _erase(self, active: Segment, start: int) -> None:
+        """After a write cut short: its first record may be whole. Make sure that it is never found."""
+        room = min(HEADER_BYTES, active.file_bytes - start)
+        try:
+            self._disk.pwrite(self._handle, bytes(room), start)
+        except OSError as error:
+            raise self._latch(error) from error
+        self._sync(self._handle)
+
+    def _publish(
+        self, active: Segment, records: Sequence[Record], offsets: list[int], end: int, crc: int
+    ) -> None:
+        """Let readers see the records. Order matters: offsets and end before the indexes."""
+        assert active.offsets is not None
+        for record in records:
+            active.note_term(record.index, record.term)
+        active.offsets.extend(offsets)
+        self.counters.bytes_written += end - active.end
+        active.end = end
+        active.tail_crc = crc
+        last = records[-1].index
+        active.last_index = last
+        self.last_index = last
+        if self._always or self._never:
+            self.durable_index = last
+        self._dirty = not self._always
+
+    def _write_slot_or_latch(self, segment: Segment, end: int, last_index: int) -> None:
+        try:
+            self._write_slot(self._handle, segment, end, last_index=last_index)
+        except OSError as error:
+            raise self._latch(error) from error
+
+    def _write_slot(
+        self, handle: int, segment: Segment, end: int, *, last_index: int | None = None, sealed: bool = False
+    ) -> None:
+        """Write the slot whose turn it is."""
+        slot = Slot(
+            incarnation=segment.incarnation,
+            first_index=segment.first_index,
+            sequence=segment.slot_sequence + 1,
+            end=end,
+            last_index=segment.last_index if last_index is None else last_index,
+            sealed=sealed,
+        )
+        self._disk.pwrite(handle, slot.encode(), SLOT_OFFSETS[slot.sequence % len(SLOT_OFFSETS)])
+        segment.slot_sequence = slot.sequence
+        segment.older_end, segment.newer_end = segment.newer_end, end
+
+    def _sync(self, handle: int) -> None:
+        """The only way this module syncs a file. An error is final."""
+        try:
+            self._disk.fdatasync(handle)
+        except OSError as error:
+            raise self._latch(error) from error
+        self.counters.syncs += 1
+
+    def sync(self) -> None:
+        """Make everything appended so far durable (under `interval` the driver calls this)."""
+        with self._lock:
+            self._check_alive()
+            if self._dirty:
+                active = self._writable()
+                self._write_slot_or_latch(active, active.end, active.last_index)
+                self._sync(self._handle)
+                self._dirty = False
+            self.durable_index = self.last_index
+
+    def settle(self) -> bool:
+        """Let both slots name the current end, so that a later stop leaves nothing suspect.
+
+        For an idle log, within SLOT_SETTLE_MS of the last append. Returns whether anything was written; under
+        `never` nothing is.
+        """
+        with self._lock:
+            self._check_alive()
+            active = self._writable()
+            if self._never or self._dirty or active.is_settled:
+                return False
+            self._write_slot_or_latch(active, active.end, active.last_index)
+            self._sync(self._handle)
+            return True
+
+    # --- rotation and cutting -------------------------------------------------------------------------------
+
+    def _open_segment(self, size: int, *, may_use_reserve: bool) -> Segment:
+        """Seal the active segment and go on in a new one with room for `size` bytes of records.
+
+        It starts at `last_index + 1`. Raises DiskFull before anything was changed.
+        """
+        file_bytes = max(self._config.segment_bytes, RECORDS_START + size + (-size % PAGE_BYTES))
+        try:
+            free = self._pool.take(file_bytes, may_use_reserve=may_use_reserve)
+        except DiskFull:
+            raise self._refuse() from None
+        except OSError as error:
+            raise self._latch(error) from error
+        try:
+            handle = self._disk.open(free)
+            try:
+                self._seal_active()
+                segment = self._name_segment(free, handle, file_bytes)
+            except BaseException:
+                self._disk.close(handle)
+                raise
+        except OSError as error:
+            raise self._latch(error) from error
+        self._enter(segment, handle)
+        return segment
+
+    def _seal_active(self) -> None:
+        """Sync the active segment's last word: nothing in it can be torn any more."""
+        active = self._active
+        if active is None or active.is_empty or self._never:
+            return
+        if self._dirty:
+            self._write_slot(self._handle, active, active.end)
+            self._sync(self._handle)
+            self._dirty = False
+        self._write_slot(self._handle, active, active.end, sealed=True)
+        self._sync(self._handle)
+        active.sealed = True
+        self.durable_index = self.last_index
+
+    def _name_segment(self, free: str, handle: int, file_bytes: int) -> Segment:
+        """Header durable first, then the name, then the directory: a named segment always has its header."""
+        self._incarnation += 1
+        identity = Identity(self._disk_uuid, self._incarnation, self.last_index + 1, file_bytes)
+        path = f"{self._directory}/{segment_name(identity.first_index)}"
+        self._disk.pwrite(handle, header_bytes(identity), 0)
+        self._sync(handle)
+        self._handles.forget(path)
+        self._disk.rename(free, path)
+        self._disk.fsync_directory(self._directory)
+        return fresh_segment(path, identity)
+
+    def _enter(self, segment: Segment, handle: int) -> None:
+        """Publish the new segment; an empty one of the same first index was replaced by the rename."""
+        kept = [old for old in self._log.segments if old.first_index != segment.first_index]
+        for old in self._log.segments:
+            if old.first_index == segment.first_index:
+                old.retired = True
+        self._use(segment, handle)
+        self._log = Log.of([*kept, segment])
+        self.counters.rotations += 1
+        self.counters.recycled = self._pool.recycled
+
+    def truncate_suffix(self, from_index: int) -> None:
+        """Forget `from_index` and everything behind it (a conflict with the leader's log).
+
+        Never below the snapshot: the caller knows that such entries are committed.
+        """
+        with self._lock:
+            self._check_alive()
+            if from_index > self.last_index:
+                return
+            keep = self._segment_of(from_index)
+            try:
+                # From the end backwards, each name durable before the next: a crash leaves no hole.
+                while self._log.segments[-1] is not keep:
+                    self._retire(self._log.segments[-1])
+                    self._disk.fsync_directory(self._directory)
+                self._pool.settle_returns()
+                self._cut_before(keep, from_index)
+            except OSError as error:
+                raise self._latch(error) from error
+            self.durable_index = min(self.durable_index, self.last_index)
+
+    def _cut_before(self, segment: Segment, from_index: int) -> None:
+        offsets = self._offsets(segment)
+        position = from_index - segment.first_index
+        offset = offsets[position]
+        if not offset:
+            raise CorruptRecord(
+                f"record {from_index} is damaged; the log cannot be cut there", index=from_index
+            )
+        header = self._handles.pread(segment.path, HEADER_BYTES, offset)
+        prev = HEADER.unpack(header)[2]
+        if self._active is not segment:
+            self._use(segment, self._disk.open(segment.path))
+        segment.sealed = False
+        segment.last_index = self.last_index = from_index - 1
+        del offsets[position:]
+        segment.terms = [stretch for stretch in segment.terms if stretch[0] < from_index]
+        self._cut(segment, offset, prev)
+
+    def _cut(self, segment: Segment, offset: int, tail_crc: int) -> None:
+        """End the log at `offset`, for good.
+
+        First both slots stop promising what is behind it; only then is it overwritten, by a fence: what is
+        left behind the fence chains to something else. Raises OSError (through the latch) only.
+        """
+        segment.end, segment.tail_crc = offset, tail_crc
+        for _ in SLOT_OFFSETS:
+            self._write_slot_or_latch(segment, offset, segment.last_index)
+            self._sync(self._handle)
+        self._dirty = False
+        if offset + _FENCE_BYTES > segment.file_bytes:
+            self._open_segment(0, may_use_reserve=True)
+            return
+        # The slots just written made the sequence unlike that at any earlier fence of this segment.
+        body = segment.slot_sequence.to_bytes(_FENCE_BODY_BYTES, "little")
+        term = segment.term_of(segment.last_index) if not segment.is_empty else 0
+        crc, header, padding = encode(segment.seed, tail_crc, 0, FENCE, term, segment.last_index, body)
+        try:
+            self._disk.pwrite(self._handle, header + body + padding, offset)
+        except OSError as error:
+            raise self._latch(error) from error
+        self._write_slot_or_latch(segment, offset + _FENCE_BYTES, segment.last_index)
+        self._sync(self._handle)
+        segment.end, segment.tail_crc = offset + _FENCE_BYTES, crc
+
+    # --- giving back ----------------------------------------------------------------------------------------
+
+    def reclaim(self, through_index: int, is_live: Callable[[int, int], bool]) -> int:
+        """Recycle segments wholly at or below `through_index` in which nothing is live; returns how many.
+
+        `is_live(first, last)` is asked without the lock. The active segment always stays.
+        """
+        through = min(through_index, self.durable_index)
+        dead = [
+            segment
+            for segment in self._log.segments[:-1]
+            if segment.last_index <= through and not is_live(segment.first_index, segment.last_index)
+        ]
+        with self._lock:
+            self._check_alive()
+            try:
+                given = sum(self._retire(segment) for segment in dead if segment is not self._active)
+                if given:
+                    # One sync for all: any subset of dead segments may come back at a crash, they stay dead.
+                    self._disk.fsync_directory(self._directory)
+                    self._pool.settle_returns()
+            except OSError as error:
+                raise self._latch(error) from error
+            self.counters.reclaimed += given
+        return given
+
+    def _retire(self, segment: Segment) -> int:
+        """Take a segment out of the log and give its file to the pool (of use after the directory sync)."""
+        if segment.retired:
+            return 0
+        segment.retired = True
+        self._log = Log.of([other for other in self._log.segments if other is not segment])
+        if segment is self._active:
+            self._disk.close(self._handle)
+            self._active, self._handle = None, -1
+        self._handles.forget(segment.path)
+        self._pool.give_back(segment.path, segment.file_bytes)
+        return 1
+
+    def replenish(self) -> bool:
+        """Try to fill the reserve again; returns whether it is whole. Blocking; for an idle moment."""
+        with self._lock:
+            self._check_alive()
+            try:
+                whole = self._pool.replenish()
+            except OSError as error:
+                raise self._latch(error) from error
+            if whole:
+                self._refused = False
+            return whole
+
+    @property
+    def reserve_is_whole(self) -> bool:
+        """All reserved segments are there and no append was refused since they were filled."""
+        return not self._refused and self._pool.reserve_is_whole
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    @property
+    def first_index(self) -> int:
+        """The lowest index in the log; `last_index + 1` when it is empty."""
+        log = self._log
+        return log.firsts[0] if log.firsts else self.last_index + 1
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments, ascending."""
+        return self._log.segments
+
+    def read(self, index: int) -> Record:
+        """The record with this index, its checksum verified. Safe beside an append in another thread.
+
+        Raises:
+            Reclaimed: its segment was given back, or the index was never here.
+            CorruptRecord: its bytes are damaged.
+        """
+        segment = self._segment_of(index)
+        try:
+            return self._read_from(segment, index)
+        except (CorruptRecord, OSError) as error:
+            if segment.retired:
+                raise Reclaimed(f"record {index} was reclaimed", index=index) from error
+            if isinstance(error, OSError):
+                raise StorageError(f"record {index} cannot be read: {error.strerror}", index=index) from error
+            raise
+
+    def _read_from(self, segment: Segment, index: int) -> Record:
+        offsets = self._offsets(segment)
+        position = index - segment.first_index
+        offset = offsets[position]
+        if not offset:
+            raise CorruptRecord(f"record {index} is damaged", index=index)
+        following = offsets[position + 1] if position + 1 < len(offsets) else segment.end
+        size = following - offset if following > offset else _READ_AHEAD_BYTES
+        data = self._handles.pread(segment.path, size, offset)
+        record = _decode(data, segment.seed, index)
+        if record is None and len(data) >= HEADER_BYTES:
+            # The successor is damaged, so its offset did not say where this one ends.
+            whole = stored_bytes(HEADER.unpack_from(data)[1])
+            if size < whole <= segment.file_bytes - offset:
+                record = _decode(self._handles.pread(segment.path, whole, offset), segment.seed, index)
+        if record is None:
+            raise CorruptRecord(f"record {index} is damaged", index=index)
+        return record
+
+    def term_at(self, index: int) -> int:
+        """Term of the record with this index. Reclaimed as for `read`."""
+        segment = self._segment_of(index)
+        self._offsets(segment)
+        return segment.term_of(index)
+
+    def _segment_of(self, index: int) -> Segment:
+        log = self._log
+        position = bisect_right(log.firsts, index) - 1
+        if position < 0 or index > log.segments[position].last_index:
+            raise Reclaimed(f"record {index} is not in the log", index=index)
+        return log.segments[position]
+
+    def _offsets(self, segment: Segment) -> array.array[int]:
+        """Offsets of a segment's records; a sealed one below the snapshot is scanned when first asked for."""
+        if segment.offsets is None:
+            with self._load_lock:
+                if segment.offsets is None:
+                    self._load(segment)
+        assert segment.offsets is not None
+        return segment.offsets
+
+    def _load(self, segment: Segment) -> None:
+        header = read_header(self._disk, segment.path)
+        if header is None or header.identity.incarnation != segment.incarnation:
+            raise CorruptRecord(f"segment {segment.path} has lost its header")
+        name = f"wal/{segment.path.rpartition('/')[2]}"
+        scanned = scan(lambda size, at: self._handles.pread(segment.path, size, at), name, header)
+        self.late_findings += scanned.findings
+        adopt(segment, scanned)
+
+    def entries(self, from_index: int) -> Iterator[Record]:
+        """The readable records from `from_index` on, ascending; lost or reclaimed ones are stepped over."""
+        for segment in self._log.segments:
+            if segment.last_index < from_index:
+                continue
+            offsets = self._offsets(segment)
+            window = Window(
+                lambda size, at, path=segment.path: self._handles.pread(path, size, at),  # type: ignore[misc]
+                segment.file_bytes,
+            )
+            for position in range(max(0, from_index - segment.first_index), len(offsets)):
+                if offsets[position]:
+                    yield _from_window(window, segment, segment.first_index + position, offsets[position])
+
+    # --- the end --------------------------------------------------------------------------------------------
+
+    def close(self, *, sync: bool) -> None:
+        """Close the files; with `sync` everything appended is durable and settled first, under any policy."""
+        with self._lock:
+            if sync:
+                self._check_alive()
+                active = self._writable()
+                if self._dirty or not active.is_settled:
+                    for _ in SLOT_OFFSETS:
+                        self._write_slot_or_latch(active, active.end, active.last_index)
+                        self._sync(self._handle)
+                    self._dirty = False
+                self._seal_predecessors()
+                self.durable_index = self.last_index
+            if self._handle >= 0:
+                self._disk.close(self._handle)
+                self._active, self._handle = None, -1
+            self._handles.close()
+
+    def _writable(self) -> Segment:
+        if self._active is None:
+            raise StorageError("the log is closed")
+        return self._active
+
+    def _check_alive(self) -> None:
+        if self._failed is not None:
+            raise StorageError(f"storage failed earlier: {self._failed}") from self._failed
+
+    def _latch(self, error: OSError) -> StorageError:
+        """Remember the failure for good; what is on disk is unknown from here on."""
+        if self._failed is None:
+            self._failed = error
+        return StorageError(f"the log could not be written: {error.strerror or error}", errno=error.errno)
+
+    def _refuse(self) -> DiskFull:
+        self._refused = True
+        return DiskFull("the disk is full: nothing was written")
+
+
+def _decode(data: bytes, seed: int, index: int) -> Record | None:
+    """The record that starts `data`, if it is intact and has this index."""
+    if len(data) < HEADER_BYTES:
+        return None
+    crc, length, _prev, kind, _flags, _zero, term, found = HEADER.unpack_from(data)
+    whole = stored_bytes(length)
+    if found != index or whole > len(data) or crc32c(memoryview(data)[4:whole], seed) != crc:
+        return None
+    return Record(index, term, kind, data[HEADER_BYTES : HEADER_BYTES + length])
+
+
+def _from_window(window: Window, segment: Segment, index: int, offset: int) -> Record:
+    header = window.at(offset, HEADER_BYTES)
+    size = stored_bytes(HEADER.unpack(header)[1]) if header is not None else 0
+    data = window.at(offset, size)
+    record = _decode(bytes(data), seed_of(segment.incarnation), index) if data is not None else None
+    if record is None:
+        raise CorruptRecord(f"record {index} changed under the reader", index=index)
+    return record
