@@ -1,8 +1,8 @@
 """The oracle: what the queue state machine must answer, written to be obviously right and nothing else.
 
-One object per message, linear scans, sorting. No run, batch or page exists here; where a rule speaks of runs (a
-lease is one run) the model finds them by looking at neighbouring messages. It takes the same commands as the
-machine and gives the same answers, except that a lease is answered message by message (`Granted`, `Lent`).
+One object per message, linear scans, sorting. No run, batch or page exists here; where a rule speaks of runs
+(a lease is one run) the model finds them by looking at neighbouring messages. It takes the machine's commands
+and gives the same answers, except that a lease is answered message by message (`Granted`, `Lent`).
 
 Never: imports the machine, is fast, bounds anything. Tests compare the two after every step. What the rules
 leave open is decided here in a sentence marked "Chosen:", so that a difference can be argued about.
@@ -184,7 +184,7 @@ class Queue:
             self.rings.setdefault(wanted, []).append(lane)
 
     def place_all(self) -> None:
-        """After a setting changed. Chosen: lanes that become eligible together queue by their heads' orders."""
+        """After a setting changed. Chosen: lanes that become eligible together come by their heads' order."""
         for message in self.those(READY):
             self.place(message.lane)
         for lane in [lane for ring in self.rings.values() for lane in ring]:
@@ -605,7 +605,7 @@ class Model:
         return api.Pushed(answers[0], count)
 
     def _make_room(self, queue: Queue, count: int, size: int) -> None:
-        """Check the length limits for `count` more messages of `size` bytes; drop the oldest where allowed."""
+        """Check the length limits for `count` more messages of `size` bytes; drop the oldest if allowed."""
         max_length, max_bytes = queue.settings["max_length"], queue.settings["max_bytes"]
 
         def fits(lengths: tuple[int, int]) -> bool:
