@@ -358,7 +358,7 @@ def _check_log_reaches(wal: Wal, snapshot_index: int, damaged_index: int) -> Non
     reaches = expected - 1
     if reaches < max(damaged_index, wal.last_index):
         raise CorruptRecord(
-            f"the newest snapshot is damaged, the one before it ends at {snapshot_index} and the log from there"
+            f"the newest snapshot is damaged, the one before it ends at {snapshot_index} and the log then"
             f" reaches only {reaches} of {max(damaged_index, wal.last_index)};"
             " nothing was deleted, see quarantine/"
         )
