@@ -194,5 +194,8 @@ def check_plain(value: object, field: str) -> None:
 
 
 def packed(offsets: bytes | None) -> CBORTag | None:
-    """Packed offsets as the typed array of the wire; None stays None."""
-    return None if offsets is None else CBORTag(UINT32_LE_TAG, offsets)
+    """Packed offsets as the typed array of the wire.
+
+    None stays None, and a single offset becomes None: it can only be the end of its column.
+    """
+    return None if offsets is None or len(offsets) == 4 else CBORTag(UINT32_LE_TAG, offsets)

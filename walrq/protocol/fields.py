@@ -180,8 +180,14 @@ def delay(value: object, field: str = "delay_ms") -> int | None:
     return value  # type: ignore[return-value]  # uint() raised unless it is an int
 
 
-def offsets(value: object, field: str) -> bytes:
-    """The bytes of a tag-70 typed array (unsigned 32-bit little-endian)."""
+def offsets(value: object, field: str, end: int) -> bytes:
+    """The bytes of a tag-70 typed array (unsigned 32-bit little-endian).
+
+    Null stands for the one offset `end`, where the column ends: the column of a single message. It spares the
+    commonest small requests the tag, which costs a third of their decoding.
+    """
+    if value is None:
+        return end.to_bytes(4, "little")
     # The decoder lets no other tag than 70 through.
     if type(value) is not CBORTag:
         refuse(field, value, "a typed array (tag 70)")

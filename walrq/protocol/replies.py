@@ -17,6 +17,7 @@ from cbor2 import CBORError
 
 from walrq import api
 from walrq.errors import InvalidArgument, LocalProtocolError, RemoteProtocolError, RequestError
+from walrq.ids import RECEIPT_BYTES
 from walrq.limits import (
     ATTEMPTS_KEPT_MAX,
     BATCH_MESSAGES_MAX,
@@ -135,49 +136,87 @@ def _run(value: object) -> api.Delivered:
         headers,
         lost,
     ) = fields.tuple_of(value, "run", _RUN_FIELDS)
-    fields.uint(count, "count", BATCH_MESSAGES_MAX, 1)
-    ends = fields.offsets(ends, "ends")
-    fields.uint(base, "base", _UINT32_MAX)
-    fields.octets(payloads, "payloads")
-    fields.uint(header_base, "header_base", _UINT32_MAX)
-    fields.flag(lost, "lost")
+    if (
+        type(queue) is str
+        and type(receipt) is bytes
+        and len(receipt) == RECEIPT_BYTES
+        and type(count) is int
+        and type(first) is bytes
+        and len(first) == fields.ID_BYTES
+        and type(delivery) is int
+        and type(attempts) is int
+        and type(fence_index) is int
+        and type(fence_ordinal) is int
+        and type(priority) is int
+        and type(pushed) is int
+        and type(base) is int
+        and type(payloads) is bytes
+        and type(header_base) is int
+        and 0 < count <= BATCH_MESSAGES_MAX
+        and delivery >= 0 <= attempts
+        and fence_index >= 0 <= fence_ordinal
+        and 0 <= priority <= PRIORITY_MAX
+        and 0 <= pushed <= TIME_MS_MAX
+        and base >= 0 <= header_base
+        and base + len(payloads) <= _UINT32_MAX
+        and type(lost) is bool
+    ):
+        if group is not None:
+            fields.text(group, "group", KEY_BYTES_MAX)
+        if ends is None and count == 1 and not lost:
+            packed_ends = (base + len(payloads)).to_bytes(4, "little")
+        else:
+            packed_ends = _run_ends(ends, base, payloads, count, lost)
+        packed_header_ends = None
+        if headers is not None or header_ends is not None:
+            packed_header_ends = _run_header_ends(header_ends, header_base, headers, count)
+        return api.Delivered(
+            queue,
+            receipt,
+            count,
+            int.from_bytes(first, "big"),
+            delivery,
+            attempts,
+            (fence_index, fence_ordinal),
+            priority,
+            pushed,
+            group,
+            base,
+            packed_ends,
+            payloads,
+            header_base,
+            packed_header_ends,
+            headers,
+            lost,
+        )
+    raise InvalidArgument(f"a run of queue {str(queue)[:300]!r} has a field of a wrong type or out of range")
+
+
+def _run_ends(value: object, base: int, payloads: bytes, count: int, lost: bool) -> bytes:
+    if lost and value is None:
+        raise InvalidArgument("ends of a lost run is an empty typed array", field="ends")
+    ends = fields.offsets(value, "ends", base + len(payloads))
     if lost:
         if ends or payloads:
             raise InvalidArgument("a lost run has no payloads", field="payloads")
+    elif len(ends) != 4 * count:
+        raise InvalidArgument(f"ends has {len(ends) >> 2} offsets for {count} messages", field="ends")
     else:
-        if len(ends) != 4 * count:
-            raise InvalidArgument(f"ends has {len(ends) >> 2} offsets for {count} messages", field="ends")
         fields.rising(ends, base, len(payloads), "ends")
-    if headers is not None or header_ends is not None:
-        header_ends = fields.offsets(header_ends, "header_ends")
-        fields.octets(headers, "headers")
-        if len(header_ends) != len(ends):
-            raise InvalidArgument(
-                f"header_ends has {len(header_ends) >> 2} offsets for {count} messages", field="header_ends"
-            )
-        fields.rising(header_ends, header_base, len(headers), "header_ends")
-    return api.Delivered(
-        fields.queue_name(queue),
-        fields.receipt(receipt),
-        count,
-        fields.message_id(first, "first_id"),
-        fields.uint(delivery, "delivery", UINT64_MAX),
-        fields.uint(attempts, "attempts", UINT64_MAX),
-        (
-            fields.uint(fence_index, "fence", UINT64_MAX),
-            fields.uint(fence_ordinal, "fence", UINT64_MAX),
-        ),
-        fields.uint(priority, "priority", PRIORITY_MAX),
-        fields.uint(pushed, "pushed_ms", TIME_MS_MAX),
-        fields.optional_text(group, "group", KEY_BYTES_MAX),
-        base,
-        ends,
-        payloads,
-        header_base,
-        header_ends,
-        headers,
-        lost,
-    )
+    return ends
+
+
+def _run_header_ends(value: object, base: int, headers: object, count: int) -> bytes:
+    size = len(fields.octets(headers, "headers"))
+    if base + size > _UINT32_MAX:
+        raise InvalidArgument("headers reach beyond 32 bits", field="headers")
+    ends = fields.offsets(value, "header_ends", base + size)
+    if len(ends) != 4 * count:
+        raise InvalidArgument(
+            f"header_ends has {len(ends) >> 2} offsets for {count} messages", field="header_ends"
+        )
+    fields.rising(ends, base, size, "header_ends")
+    return ends
 
 
 def _read_polled(item: Item) -> api.Polled:

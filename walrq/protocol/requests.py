@@ -105,27 +105,11 @@ def _read_push(item: Item) -> api.Push:
     fields.queue_name(queue)
     if type(payloads) is not bytes:
         fields.refuse("payloads", payloads, "a byte string")
-    ends = fields.offsets(ends, "ends")
     size = len(payloads)
-    count = 1 if len(ends) == 4 else fields.batch_count(ends)
-    if headers is not None or header_ends is not None:
-        size += len(fields.octets(headers, "headers"))
-        header_ends = fields.offsets(header_ends, "header_ends")
-        if len(header_ends) != len(ends):
-            raise InvalidArgument(
-                f"header_ends has {len(header_ends) >> 2} offsets for {count} messages", field="header_ends"
-            )
-    if size > BATCH_BYTES_MAX:
-        raise BatchTooLarge(
-            f"a batch of {size} bytes, at most {BATCH_BYTES_MAX} are allowed", limit=BATCH_BYTES_MAX
-        )
-    fields.batch_ends(ends, len(payloads), MESSAGE_BYTES_LIMIT, "ends")
-    if headers is not None:
-        fields.batch_ends(header_ends, len(headers), HEADERS_BYTES_MAX, "header_ends")
-    if groups is not None:
-        groups = fields.keys(groups, "groups", count)
-    if dedup is not None:
-        dedup = fields.keys(dedup, "dedup", count)
+    if ends is headers is header_ends is groups is dedup is None and size <= MESSAGE_BYTES_LIMIT:
+        columns = api.Columns(payloads, size.to_bytes(4, "little"))
+    else:
+        columns = _columns(payloads, ends, headers, header_ends, groups, dedup)
     if type(priority) is not int or not 0 <= priority <= PRIORITY_MAX:
         fields.uint(priority, "priority", PRIORITY_MAX)
     if delay is not None:
@@ -138,14 +122,39 @@ def _read_push(item: Item) -> api.Push:
         fields.uint(ttl, "ttl_ms", RETENTION_MS_MAX, 1)
     if attempts is not None:
         fields.uint(attempts, "max_attempts", MAX_DELIVERIES_MAX, 1)
-    return api.Push(
-        queue,
-        api.Columns(payloads, ends, headers, header_ends, groups, dedup),
-        priority,
-        delay,
-        at,
-        ttl,
-        attempts,
+    return api.Push(queue, columns, priority, delay, at, ttl, attempts)
+
+
+def _columns(
+    payloads: bytes, ends: object, headers: object, header_ends: object, groups: object, dedup: object
+) -> api.Columns:
+    size = len(payloads)
+    packed_ends = fields.offsets(ends, "ends", size)
+    count = fields.batch_count(packed_ends)
+    header_bytes = packed_header_ends = None
+    if headers is not None or header_ends is not None:
+        header_bytes = fields.octets(headers, "headers")
+        size += len(header_bytes)
+        packed_header_ends = fields.offsets(header_ends, "header_ends", len(header_bytes))
+        if len(packed_header_ends) != len(packed_ends):
+            raise InvalidArgument(
+                f"header_ends has {len(packed_header_ends) >> 2} offsets for {count} messages",
+                field="header_ends",
+            )
+    if size > BATCH_BYTES_MAX:
+        raise BatchTooLarge(
+            f"a batch of {size} bytes, at most {BATCH_BYTES_MAX} are allowed", limit=BATCH_BYTES_MAX
+        )
+    fields.batch_ends(packed_ends, len(payloads), MESSAGE_BYTES_LIMIT, "ends")
+    if header_bytes is not None and packed_header_ends is not None:
+        fields.batch_ends(packed_header_ends, len(header_bytes), HEADERS_BYTES_MAX, "header_ends")
+    return api.Columns(
+        payloads,
+        packed_ends,
+        header_bytes,
+        packed_header_ends,
+        fields.keys(groups, "groups", count),
+        fields.keys(dedup, "dedup", count),
     )
 
 
@@ -485,7 +494,7 @@ def read_request(item: Item, size: int) -> Incoming:
     Raises:
         RequestError: UnknownOperation, MalformedRequest, or the error of the field that is wrong.
     """
-    op, identifier, sequence, lowest = item[:ENVELOPE]
+    op = item[OP]
     row = _READERS.get(op) if type(op) is int else None
     if row is None:
         if type(op) is not int:
@@ -494,10 +503,12 @@ def read_request(item: Item, size: int) -> Incoming:
     length, read, name = row
     if len(item) != length:
         raise MalformedRequest(f"{name} (operation {op}) has {length} elements, this one has {len(item)}")
+    sequence = item[SEQUENCE]
+    lowest = item[LOWEST]
     if sequence is not None or lowest is not None:
         fields.uint(sequence, "sequence", UINT64_MAX, 1)
         fields.uint(lowest, "lowest", sequence, 1)
-    return Incoming(identifier, sequence, lowest, read(item), size)
+    return Incoming(item[ID], sequence, lowest, read(item), size)
 
 
 def decode_request(frame: bytes, decoder: Decoder | None = None) -> Incoming:
