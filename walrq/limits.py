@@ -1,0 +1,121 @@
+"""Every bound and default of walrq, with its unit in the name and its reason beside it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+# --- names, messages, batches -------------------------------------------------------------------------------
+# One length byte; the same bound as SQS-like systems and file names, so names can be labels anywhere.
+QUEUE_NAME_BYTES_MAX: Final = 255
+# Default largest payload of one message; a queue setting may lower or raise it up to MESSAGE_BYTES_LIMIT.
+MESSAGE_BYTES_MAX_DEFAULT: Final = 1 * MIB
+# Hard bound of the setting: a quarter of the largest frame, so that a batch always has room.
+MESSAGE_BYTES_LIMIT: Final = 8 * MIB
+# More than any sensible batch; keeps the packed offsets below 64 KiB and one apply below a few ms.
+BATCH_MESSAGES_MAX: Final = 10_000
+# All payloads and columns of one batch.
+BATCH_BYTES_MAX: Final = 16 * MIB
+# One frame on the native wire (length prefix excluded): the largest batch plus its columns and envelope.
+FRAME_BYTES_MAX: Final = 32 * MIB
+# Nesting depth of a CBOR frame: the deepest legal request needs 6.
+CBOR_DEPTH_MAX: Final = 16
+# Items in one frame: the largest reply (10,000 leased runs of 20 items) fits; bounds what tiny items can grow into.
+CBOR_ITEMS_MAX: Final = 262_144
+# The first frame of a connection, from a peer that is not known yet.
+HELLO_BYTES_MAX: Final = 16 * KIB
+TOKEN_BYTES_MAX: Final = 4 * KIB
+TRACE_BYTES_MAX: Final = 512
+# A point in time or a span on the wire, in ms: the width of the time in a message id (year 10889).
+TIME_MS_MAX: Final = (1 << 48) - 1
+# Settings named in one request; there are about twenty.
+SETTINGS_MAX: Final = 64
+# Headers of one message: keys and values together.
+HEADERS_BYTES_MAX: Final = 64 * KIB
+# A group key or dedup id.
+KEY_BYTES_MAX: Final = 255
+PRIORITY_MAX: Final = 255
+# Error type and text kept with a failed message.
+ERROR_TYPE_BYTES_MAX: Final = 255
+ERROR_TEXT_BYTES_MAX: Final = 4 * KIB
+# Attempts remembered with a message for its death report; older ones are dropped first.
+ATTEMPTS_KEPT_MAX: Final = 10
+WORKER_NAME_BYTES_MAX: Final = 255
+
+# --- time ---------------------------------------------------------------------------------------------------
+DELAY_MS_MAX: Final = 30 * 24 * 3600 * 1000
+VISIBILITY_MS_DEFAULT: Final = 30_000
+VISIBILITY_MS_MIN: Final = 1
+VISIBILITY_MS_MAX: Final = 12 * 3600 * 1000
+# A longer wait is several polls: keeps idle sessions and half-open connections bounded.
+POLL_WAIT_MS_MAX: Final = 3600 * 1000
+BACKOFF_MS_DEFAULT: Final = 1_000
+BACKOFF_MS_MAX_DEFAULT: Final = 60_000
+DEDUP_WINDOW_MS_DEFAULT: Final = 5 * 60 * 1000
+DEDUP_WINDOW_MS_MAX: Final = 7 * 24 * 3600 * 1000
+SESSION_IDLE_MS: Final = 3600 * 1000
+RETENTION_MS_MAX: Final = 366 * 24 * 3600 * 1000
+
+# --- queues -------------------------------------------------------------------------------------------------
+MAX_DELIVERIES_DEFAULT: Final = 3
+MAX_DELIVERIES_MAX: Final = 1_000_000
+GROUP_LIMIT_DEFAULT: Final = 1
+# Timers handled by one entry's stamp: bounds an apply to a few ms; the rest counts as expired when touched.
+EXPIRE_PER_ENTRY: Final = 1_000
+POLL_MESSAGES_MAX: Final = 10_000
+POLL_QUEUES_MAX: Final = 64
+# Payload bytes of one poll reply: half the frame, so that a poll never outgrows its frame. The first message
+# always fits (MESSAGE_BYTES_LIMIT).
+POLL_BYTES_MAX: Final = 16 * MIB
+SETTLE_ITEMS_MAX: Final = 10_000
+PEEK_MESSAGES_MAX: Final = 1_000
+LIST_QUEUES_MAX: Final = 1_000
+# Messages moved by one redrive entry; a long redrive is a series of entries, each complete in itself.
+REDRIVE_PER_ENTRY: Final = 1_000
+# Orders (sequence numbers) a page of the image spans; a page of 1,024 single messages encodes in about 1 ms.
+PAGE_SEQUENCES: Final = 1_024
+SESSIONS_MAX: Final = 100_000
+# Requests of one session without a known answer; more would be remembered for nothing.
+SESSION_WINDOW_MAX: Final = 4_096
+DEDUP_IDS_MAX: Final = 10_000_000
+IN_FLIGHT_RUNS_MAX: Final = 2_000_000
+QUEUES_MAX: Final = 1_000_000
+SHARDS: Final = 32
+# Hot window per queue and in total; None = unbounded (every ready message keeps its metadata in memory).
+HOT_MESSAGES_MAX_DEFAULT: Final[int | None] = None
+
+# --- log and disk -------------------------------------------------------------------------------------------
+SEGMENT_BYTES_DEFAULT: Final = 64 * MIB
+SEGMENT_BYTES_MIN: Final = 256 * KIB
+RESERVE_SEGMENTS: Final = 2
+# One group commit takes at most this much: bounds the latency of the request behind it and one record's size.
+ENTRY_BYTES_MAX: Final = 32 * MIB
+ENTRY_BYTES_TARGET: Final = 4 * MIB
+ENTRY_COMMANDS_MAX: Final = 4_096
+# A snapshot is forced by log bytes or by commands since the last one, so that a restart replays a bounded tail.
+SNAPSHOT_LOG_BYTES: Final = 256 * MIB
+SNAPSHOT_COMMANDS: Final = 200_000
+BODY_CACHE_BYTES: Final = 32 * MIB
+SLOT_SETTLE_MS: Final = 50
+
+# --- daemon -------------------------------------------------------------------------------------------------
+CONNECTIONS_MAX_DEFAULT: Final = 10_000
+# Requests read but not answered: per connection (a client's window is far below) and in all.
+IN_FLIGHT_PER_CONNECTION_MAX: Final = 1_024
+IN_FLIGHT_BYTES_PER_CONNECTION_MAX: Final = 64 * MIB
+IN_FLIGHT_BYTES_MAX: Final = 256 * MIB
+PARKED_POLLS_MAX: Final = 100_000
+DRAIN_TIMEOUT_S_DEFAULT: Final = 10.0
+HANDSHAKE_TIMEOUT_S: Final = 10.0
+# A connection whose unsent replies exceed this stops being read; one that stays so is closed.
+SEND_BUFFER_BYTES_MAX: Final = 8 * MIB
+SEND_STALL_S_MAX: Final = 60.0
+# A frame must be complete this long after its first byte (slow loris).
+FRAME_STALL_S_MAX: Final = 30.0
+DEFAULT_PORT: Final = 50_051
+
+# --- client -------------------------------------------------------------------------------------------------
+CLIENT_WINDOW_DEFAULT: Final = 64
+CLIENT_TIMEOUT_S_DEFAULT: Final = 30.0
