@@ -1,7 +1,7 @@
 """A workload over one storage, with a plain account of what was promised, and the check after a crash.
 
-The account knows: what was acknowledged (must be there), what was ever attempted (nothing else may be there), and
-what may be gone because it was given back or cut.
+The account knows: what was acknowledged (must be there), what was ever attempted (nothing else may be there),
+and what may be gone because it was given back or cut.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def config(fsync: FsyncPolicy = "always", **changes: int) -> StorageConfig:
         "segment_bytes": SEGMENT_BYTES,
         "reserve_segments": 1,
         "reserve_snapshot_bytes": 4096,
-        "pool_segments_max": 2,
+        "pool_segments_max": 3,
         **changes,
     }
     return StorageConfig(data_dir="data", fsync=fsync, **settings)
@@ -56,7 +56,7 @@ class Account:
 
 @attrs.define
 class Workload:
-    """Drives a storage step by step; every step is recorded before it starts and confirmed after it returned."""
+    """Drives a storage step by step; every step is noted before it starts and confirmed after."""
 
     storage: Storage
     account: Account
@@ -166,6 +166,8 @@ def long_story(work: Workload) -> None:
         lambda: work.append(3900),
         lambda: work.snapshot(change=8, drop=1),
         work.reclaim,
+        lambda: work.append(3900),
+        lambda: work.append(3900),
         lambda: work.append(3900),
         lambda: work.append(1),
     ]

@@ -1,4 +1,4 @@
-"""Power loss and failing operations at every point of a node's life: nothing acknowledged is lost or invented."""
+"""Power loss and failing operations at every point of a life: nothing acknowledged is lost or invented."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _points() -> int:
 
 
 def test_power_loss_at_every_sync_loses_nothing_acknowledged() -> None:
-    """At each sync every unsynced write is kept, dropped, torn, garbage, alone or mixed: the account holds."""
+    """Each unsynced write is kept, dropped, torn, garbage, alone or mixed: the account holds."""
     disk = SimDisk()
     tried = 0
     account = Account()

@@ -6,8 +6,6 @@ verify under the one it gets next.
 
 from __future__ import annotations
 
-from collections import deque
-
 from walrq.errors import DiskFull
 from walrq.storage.disk import FULL_ERRNOS, Disk
 from walrq.storage.segment import free_name
@@ -32,7 +30,7 @@ class SegmentPool:
         self._segment_bytes = segment_bytes
         self._reserve = reserve
         self._segments_max = segments_max
-        self._free = deque(free)
+        self._free = list(free)
         # Renamed into the pool, but the directory is not synced yet: a crash may bring the old name back.
         self._returned: list[str] = []
         self._next_number = next_number
@@ -62,8 +60,9 @@ class SegmentPool:
         return self._create(file_bytes)
 
     def _recycle(self) -> str:
+        # The newest first: its blocks were written before, so appends to it need no allocation at all.
         self.recycled += 1
-        return self._free.popleft()
+        return self._free.pop()
 
     def _create(self, file_bytes: int) -> str:
         """A new preallocated file; its name becomes durable with the segment's own rename."""

@@ -41,6 +41,16 @@ def manifest_name(number: int) -> str:
     return f"manifest-{number:020d}.mf"
 
 
+def manifest_number(name: str) -> int | None:
+    """The number in a manifest's name; None for other names."""
+    return _number(name, "manifest-", ".mf")
+
+
+def pages_number(name: str) -> int | None:
+    """The number in a page file's name; None for other names."""
+    return _number(name, "pages-", ".pg")
+
+
 def _number(name: str, first: str, last: str) -> int | None:
     digits = name[len(first) : -len(last)]
     return int(digits) if name.startswith(first) and name.endswith(last) and digits.isdecimal() else None
@@ -143,8 +153,8 @@ class SnapshotStore:
         for name in names:
             if name.endswith(".tmp"):
                 self._disk.unlink(f"{self._directory}/{name}")
-        numbers = [number for name in names if (number := _number(name, "manifest-", ".mf")) is not None]
-        files = {number for name in names if (number := _number(name, "pages-", ".pg")) is not None}
+        numbers = [number for name in names if (number := manifest_number(name)) is not None]
+        files = {number for name in names if (number := pages_number(name)) is not None}
         self._next_number = max([0, *numbers, *files]) + 1
         for number in sorted(numbers, reverse=True):
             text = self._take(number)
@@ -249,7 +259,7 @@ class SnapshotStore:
             self._disk.fsync_directory(self._directory)
         known = frozenset().union(*(manifest.files for _, manifest in self._kept))
         for name in self._disk.list_directory(self._directory):
-            file = _number(name, "pages-", ".pg")
+            file = pages_number(name)
             if file is not None and file not in known:
                 self._disk.unlink(f"{self._directory}/{name}")
 
