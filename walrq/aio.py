@@ -1,0 +1,34 @@
+"""The asynchronous client, for trio and asyncio alike.
+
+async with walrq.aio.connect("walrq://127.0.0.1:50051") as client:
+    await client.push("mail", b"hello")
+    for message in await client.poll("mail", wait=20):
+        await client.ack(message)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from walrq.client.asynchronous import AsyncBatch, Client, Consumer
+from walrq.client.config import ClientConfig, parse_url
+
+__all__ = ["AsyncBatch", "Client", "ClientConfig", "Consumer", "connect"]
+
+
+def connect(url: str | None = None, config: ClientConfig | None = None, **changes: Any) -> Client:
+    """A client to be entered with `async with`, which connects it.
+
+    Args:
+        url: `walrq://host:port[,host2:port2]`; None = the variable WALRQ_SERVER, else
+            walrq://127.0.0.1:50051.
+        config: how it behaves.
+        **changes: single values of `ClientConfig`, such as `timeout_s=5`.
+
+    Raises:
+        ConfigError: the address or a value cannot be used.
+    """
+    base = ClientConfig() if config is None else config
+    return Client(parse_url(url), attrs.evolve(base, **changes) if changes else base)

@@ -1,0 +1,77 @@
+"""Which address to try next, how to tune its socket, and how to say that nobody is there."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+
+from walrq.client.config import URL_VARIABLE, Endpoint, parse_url
+from walrq.client.failures import ServerUnreachable
+from walrq.errors import ConfigError, ConnectionLost, RemoteProtocolError, WalrqError
+
+# Probes of a silent peer before the kernel gives the connection up.
+KEEP_ALIVE_PROBES = 3
+
+
+def next_address(endpoints: Sequence[Endpoint], current: Endpoint, leader: str | None) -> Endpoint:
+    """The leader when a refusal named it, else the address after the current one, round and round."""
+    if leader is not None:
+        try:
+            return parse_url(leader)[0]
+        except ConfigError:
+            pass  # a name this client cannot use is no reason to stay: go on with the list
+    if current in endpoints:
+        return endpoints[(list(endpoints).index(current) + 1) % len(endpoints)]
+    return endpoints[0]
+
+
+def tune(raw: socket.socket, keep_alive_s: float) -> None:
+    """No waiting to fill packets, and a dead peer is noticed. Options a system lacks are left alone."""
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    seconds = max(1, round(keep_alive_s))
+    for name, number in (
+        ("TCP_KEEPIDLE", seconds),
+        ("TCP_KEEPINTVL", seconds),
+        ("TCP_KEEPCNT", KEEP_ALIVE_PROBES),
+    ):
+        option = getattr(socket, name, None)
+        if option is not None:
+            raw.setsockopt(socket.IPPROTO_TCP, option, number)
+
+
+def explain(endpoint: Endpoint, cause: BaseException | None, refused: WalrqError | None) -> WalrqError:
+    """Why no usable connection to `endpoint` came about, in one sentence that says what to do.
+
+    Args:
+        cause: what the socket said.
+        refused: what the server, or what sits in its place, said during the handshake.
+    """
+    if isinstance(refused, ConnectionLost):
+        refused = None
+    if isinstance(refused, RemoteProtocolError):
+        return RemoteProtocolError(
+            f"what answers at {endpoint} does not speak walrq's native protocol ({refused.text});"
+            " is the port right?"
+        )
+    if refused is not None:
+        return refused
+    if isinstance(cause, TimeoutError):
+        reason = "no answer in time; is the port right?"
+    elif isinstance(cause, OSError) and (cause.strerror or cause.args):
+        reason = _innermost(cause)
+    else:
+        reason = "the connection was closed during the handshake; is the port right?"
+    return ServerUnreachable(
+        f"no walrq server at {endpoint}: {reason}. Start one with `walrq serve`, or name another with"
+        f" --server or {URL_VARIABLE}"
+    )
+
+
+def _innermost(error: BaseException) -> str:
+    """The plainest text in a chain of socket errors."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, BaseExceptionGroup):
+        return _innermost(error.exceptions[0])
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

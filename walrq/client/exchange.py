@@ -1,0 +1,610 @@
+"""Who is owed which answer: sessions, retries and time-outs, without a socket, a clock or a task.
+
+One `Exchange` outlives the connections below it. A driver (asynchronous or blocking) feeds it bytes and the
+time, sends what `take_output` gives, and wakes the callers of the `Call`s that come back finished.
+
+A call's states:
+
+    waiting --room in the window, link up--> flying
+    flying  --answer--> finished
+    flying  --connection lost--> waiting (same sequence)      or finished: ConnectionLost, without a session
+    flying  --refused, may be retried--> resting --back-off over--> waiting
+    any     --deadline--> finished                             any --caller went away--> finished, perhaps
+    forgotten
+
+What makes a retry safe: a changing request keeps its sequence as long as it may have taken effect, and gets a
+new one after a definite refusal, because the session remembers refusals too. `lowest` in each request tells
+the server which answers it may forget.
+
+A poll that was parked long holds `lowest` down while newer requests pile up behind it. Before that exhausts
+the session's window the poll is forgotten and asked again under a new sequence (`_relieve`); the caller never
+notices.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import attrs
+
+from walrq import api
+from walrq.client.config import ClientConfig
+from walrq.client.failures import ServerUnreachable
+from walrq.errors import (
+    Code,
+    ConnectionLost,
+    OutcomeUnknown,
+    ReplyTimeout,
+    SessionEnded,
+    WalrqError,
+    from_code,
+)
+from walrq.limits import SESSION_WINDOW_MAX
+from walrq.protocol.client import Answer, ClientConnection, ClientState, Closed, Welcomed, WentAway
+from walrq.protocol.handshake import Hello
+
+CLIENT_NAME: Final = "walrq-python"
+
+# Requests that change something, or lease: those that a session protects. The others may simply be asked
+# again.
+SEQUENCED: Final = frozenset(
+    {
+        api.Push,
+        api.Poll,
+        api.Settle,
+        api.Touch,
+        api.Cancel,
+        api.Reschedule,
+        api.SetQueue,
+        api.PurgeQueue,
+        api.DeleteQueue,
+        api.Redrive,
+        api.PurgeDead,
+        api.Move,
+    }
+)
+# How far `lowest` may stay behind the newest sequence before old polls are renewed, and before new requests
+# wait: a quarter and a half of what the server remembers.
+RENEW_SPAN: Final = SESSION_WINDOW_MAX // 4
+SPAN_MAX: Final = SESSION_WINDOW_MAX // 2
+# "Outcome unknown" from the state machine does not change by asking again; from a node in trouble it may.
+UNKNOWN_TRIES_MAX: Final = 3
+
+
+class Stage(enum.IntEnum):
+    """Where a call stands; see the module's text."""
+
+    WAITING = 0
+    FLYING = 1
+    RESTING = 2
+    FINISHED = 3
+
+
+class Call:
+    """One request of one caller, until it has its reply or error.
+
+    Attributes:
+        request: what is asked.
+        deadline: monotonic seconds at which the caller stops waiting.
+        sent_at: monotonic seconds of the first sending under its present sequence: a lease counts from there,
+            since the answer to a retry may be that of the first sending.
+        reply: the answer, once finished without error.
+        error: the error, once finished with one.
+        waiter: what the driver calls to wake the caller.
+        wanted: False when nobody waits for the answer (any more): it is not worth a retry.
+    """
+
+    __slots__ = (
+        "deadline",
+        "due",
+        "error",
+        "id",
+        "parks",
+        "refusal",
+        "reply",
+        "request",
+        "sends",
+        "sent_at",
+        "sequence",
+        "sequenced",
+        "session",
+        "stage",
+        "tries",
+        "waiter",
+        "waits_until",
+        "wanted",
+    )
+
+    def __init__(self, request: api.Request, deadline: float, *, sequenced: bool) -> None:
+        self.request = request
+        self.deadline = deadline
+        self.sequenced = sequenced
+        self.parks = type(request) is api.Poll and request.wait_ms > 0
+        self.waits_until = 0.0
+        self.stage = Stage.WAITING
+        self.id = 0
+        self.session: int | None = None
+        self.sequence: int | None = None
+        self.sends = 0
+        self.sent_at = 0.0
+        self.tries = 0
+        self.due = 0.0
+        self.refusal: WalrqError | None = None
+        self.reply: api.Reply | None = None
+        self.error: WalrqError | None = None
+        self.waiter: Callable[[], object] | None = None
+        self.wanted = True
+
+    @property
+    def finished(self) -> bool:
+        """True once `reply` or `error` is there."""
+        return self.stage is Stage.FINISHED
+
+
+class Link(enum.Enum):
+    """What the connection is good for now."""
+
+    DOWN = "down"
+    GREETING = "greeting"
+    OPENING = "opening"
+    UP = "up"
+    LEAVING = "leaving"
+
+
+@attrs.define(eq=False)
+class Exchange:
+    """See the module's text.
+
+    Attributes:
+        config: the owner's wishes.
+        link: what the connection is good for.
+        session: number of the registered session, None while there is none.
+        leader: "host:port" that a refusal named as the place to go.
+        refused: the error with which the server ended the latest handshake, if it did.
+    """
+
+    config: ClientConfig
+    rng: random.Random
+    client_name: str = CLIENT_NAME
+    link: Link = attrs.field(default=Link.DOWN, init=False)
+    session: int | None = attrs.field(default=None, init=False)
+    leader: str | None = attrs.field(default=None, init=False)
+    refused: WalrqError | None = attrs.field(default=None, init=False)
+    _connection: ClientConnection | None = attrs.field(default=None, init=False)
+    _opening: int = attrs.field(default=0, init=False)
+    _sequence: int = attrs.field(default=0, init=False)
+    # Calls with a sequence and no final answer, by sequence. Insertion order is sequence order, so that the
+    # first key is the lowest unanswered.
+    _open: dict[int, Call] = attrs.field(factory=dict, init=False)
+    _flying: dict[int, Call] = attrs.field(factory=dict, init=False)
+    # Flying calls that wait for messages. Invariant: 0 <= _parked <= len(_flying).
+    _parked: int = attrs.field(default=0, init=False)
+    _waiting: deque[Call] = attrs.field(factory=deque, init=False)
+    # Sent on a connection that broke: goes out again before anything that waits.
+    _again: deque[Call] = attrs.field(factory=deque, init=False)
+    _resting: list[Call] = attrs.field(factory=list, init=False)
+    _finished: list[Call] = attrs.field(factory=list, init=False)
+    # Ids of sessionless polls whose callers went away: what they lease is released when it comes.
+    _orphans: set[int] = attrs.field(factory=set, init=False)
+
+    # --- calls ----------------------------------------------------------------------------------------------
+    def submit(
+        self, request: api.Request, now: float, *, timeout_s: float | None = None, wanted: bool = True
+    ) -> Call:
+        """Take a request on. It may be in the output when this returns, finished (it cannot be encoded), or
+        wait.
+
+        Args:
+            now: monotonic seconds.
+            timeout_s: how long the caller waits; a poll's own wait comes on top. None = the configured time.
+            wanted: False to send and forget.
+        """
+        patience = self.config.timeout_s if timeout_s is None else timeout_s
+        call = Call(request, now + patience, sequenced=self.config.session and type(request) in SEQUENCED)
+        call.wanted = wanted
+        if type(request) is api.Poll and request.wait_ms:
+            wait_s = request.wait_ms / 1000
+            call.deadline += wait_s
+            call.waits_until = now + wait_s
+        if self.link is Link.UP and not self._waiting and not self._again and self._has_room(call):
+            self._send(call, now)
+            self._relieve(now)
+        else:
+            self._waiting.append(call)
+        return call
+
+    def abandon(self, call: Call, now: float) -> None:
+        """The caller went away: nothing it leased stays leased for it, as far as the server can still be
+        told."""
+        call.waiter = None
+        call.wanted = False
+        if call.stage is Stage.FINISHED:
+            self._give_back(call.reply, now)
+            return
+        self._let_go(call, now)
+        self._pump(now)
+
+    def _give_back(self, reply: api.Reply | None, now: float) -> None:
+        """Release what an answer that nobody took has leased."""
+        if type(reply) is not api.Polled:
+            return
+        queues: dict[str, list[api.Item]] = {}
+        for run in reply.runs:
+            queues.setdefault(run.queue, []).append(api.Item(run.receipt))
+        for queue, items in queues.items():
+            self.submit(api.Settle(queue, api.SettleKind.RELEASE, tuple(items)), now, wanted=False)
+
+    def _let_go(self, call: Call, now: float) -> None:
+        """Finish an unfinished call without an answer; a poll that was sent is forgotten by the server
+        too."""
+        self._remove(call)
+        sequence = call.sequence
+        call.stage = Stage.FINISHED
+        if type(call.request) is api.Forget:
+            self._open.pop(call.request.sequence, None)
+        elif sequence is not None:
+            if call.sends and type(call.request) is api.Poll:
+                self._forget(sequence, call.session, now)
+            else:
+                self._open.pop(sequence, None)
+
+    def _forget(self, sequence: int, session: int | None, now: float) -> None:
+        """Ask the server to undo what a poll leased or may lease.
+
+        The poll's sequence stays among the open ones until the answer to this, so that `lowest` does not pass
+        it: the server could no longer find its lease.
+        """
+        forget = Call(api.Forget(sequence), now + self.config.timeout_s, sequenced=False)
+        forget.wanted = False
+        forget.session = session
+        self._open[sequence] = forget
+        self._waiting.appendleft(forget)
+
+    def _remove(self, call: Call) -> None:
+        """Take an unfinished call out of whichever collection holds it."""
+        if call.stage is Stage.FLYING:
+            if self._flying.pop(call.id, None) is not None:
+                self._parked -= call.parks
+                if call.sequence is None and type(call.request) is api.Poll:
+                    self._orphans.add(call.id)
+        elif call.stage is Stage.RESTING:
+            self._resting.remove(call)
+        elif call in self._waiting:
+            self._waiting.remove(call)
+        else:
+            self._again.remove(call)
+
+    # --- sending --------------------------------------------------------------------------------------------
+    def _has_room(self, call: Call) -> bool:
+        if call.sequenced and self._open and self._sequence - next(iter(self._open)) >= SPAN_MAX:
+            return False
+        # Parked polls do not count: they would keep out the pushes and acks they wait for.
+        return call.parks or len(self._flying) - self._parked < self.config.window
+
+    def _pump(self, now: float) -> None:
+        """Send what waits, as far as there is room."""
+        while self.link is Link.UP and self._again:
+            self._send(self._again.popleft(), now)
+        while self.link is Link.UP and self._waiting and self._has_room(self._waiting[0]):
+            self._send(self._waiting.popleft(), now)
+        self._relieve(now)
+
+    def _relieve(self, now: float) -> None:
+        """Ask old parked polls anew when they hold `lowest` far behind."""
+        if self.link is not Link.UP or not self._open:
+            return
+        newest = self._sequence
+        if newest - next(iter(self._open)) < RENEW_SPAN:
+            return
+        for sequence, call in list(self._open.items()):
+            if newest - sequence < RENEW_SPAN // 2:
+                break
+            if call.parks and call.stage is Stage.FLYING:
+                self._remove(call)
+                self._forget(sequence, call.session, now)
+                call.sequence = None
+                call.stage = Stage.WAITING
+                self._waiting.append(call)
+        while self._waiting and self._has_room(self._waiting[0]):
+            self._send(self._waiting.popleft(), now)
+
+    def _send(self, call: Call, now: float) -> None:
+        connection = self._connection
+        assert connection is not None
+        request = call.request
+        if type(request) is api.Forget and call.session != self.session:
+            # Its session ended, and with it what there was to forget.
+            self._finish(call, error=SessionEnded("the session of the forgotten request ended"))
+            return
+        if call.waits_until:
+            left_ms = max(0, round((call.waits_until - now) * 1000))
+            if type(request) is api.Poll and left_ms < request.wait_ms:
+                request = call.request = api.Poll(
+                    request.queues, request.max_messages, request.visibility_ms, left_ms, request.worker
+                )
+        lowest = None
+        if call.sequenced:
+            if call.sequence is None:
+                self._sequence += 1
+                call.sequence = self._sequence
+                call.session = self.session
+                call.sends = 0
+                self._open[call.sequence] = call
+            lowest = next(iter(self._open))
+        try:
+            call.id = connection.request(request, sequence=call.sequence, lowest=lowest)
+        except WalrqError as error:
+            self._finish(call, error=error)
+            return
+        if not call.sends:
+            call.sent_at = now
+        call.sends += 1
+        call.stage = Stage.FLYING
+        self._flying[call.id] = call
+        self._parked += call.parks
+
+    def take_output(self) -> bytes:
+        """Bytes to send on the current connection, as one string."""
+        return b"" if self._connection is None else self._connection.take_output()
+
+    # --- the connection -------------------------------------------------------------------------------------
+    def connecting(self) -> None:
+        """A new connection exists; its Hello is in the output."""
+        self._connection = ClientConnection(Hello(client=self.client_name, session=self.session))
+        self.link = Link.GREETING
+        self.refused = None
+        self.leader = None
+
+    def receive(self, data: bytes, now: float) -> list[Call]:
+        """Bytes from the server: the calls that they finish. When `link` is DOWN afterwards, close the
+        connection."""
+        connection = self._connection
+        if connection is None:
+            return []
+        for event in connection.receive(data):
+            if type(event) is Answer:
+                self._on_answer(event.id, event.reply, now)
+            elif type(event) is Welcomed:
+                self._on_welcome(event, now)
+            elif type(event) is WentAway:
+                self.link = Link.LEAVING
+            elif type(event) is Closed:
+                self.refused = event.error
+                return self.lost(now)
+        self._pump(now)
+        if self.link is Link.LEAVING and not self._flying:
+            return self.lost(now)
+        return self._take_finished()
+
+    def lost(self, now: float) -> list[Call]:
+        """The connection is gone: what may be sent again will be; the rest is finished with
+        `ConnectionLost`."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self.link = Link.DOWN
+        self._opening = 0
+        flying = list(self._flying.values())
+        self._flying.clear()
+        self._orphans.clear()
+        self._parked = 0
+        again = []
+        for call in flying:
+            if call.sequenced or type(call.request) not in SEQUENCED or type(call.request) is api.Poll:
+                call.stage = Stage.WAITING
+                again.append(call)
+            else:
+                self._finish(call, error=ConnectionLost("the connection broke before the answer came"))
+        # Order of sequence, so that a producer's batches keep their order; before those that were never sent.
+        again.sort(key=lambda call: (call.sequence or 0, call.id))
+        self._again.extendleft(reversed(again))
+        return self._take_finished()
+
+    def _on_welcome(self, event: Welcomed, now: float) -> None:
+        if not self.config.session:
+            self.link = Link.UP
+        elif self.session is not None and event.welcome.session == self.session:
+            self.link = Link.UP
+        else:
+            if self.session is not None:
+                self._end_session()
+            self._open_session()
+
+    def _open_session(self) -> None:
+        assert self._connection is not None
+        self.link = Link.OPENING
+        self._opening = self._connection.request(api.OpenSession())
+
+    def _end_session(self) -> None:
+        """The server does not know our session any more: what was sent under it may or may not have
+        happened."""
+        self.session = None
+        for call in list(self._again):
+            if call.sequence is None:
+                continue
+            self._again.remove(call)
+            self._session_ended(call)
+        for call in list(self._resting):
+            if call.sequence is not None:
+                self._resting.remove(call)
+                self._session_ended(call)
+
+    def _session_ended(self, call: Call, *, refused: bool = False) -> None:
+        """Finish a call of a session that is over, or let it start anew in the next one.
+
+        Args:
+            refused: the server refused this very sending for that reason.
+        """
+        if call.sequence is not None:
+            self._open.pop(call.sequence, None)
+        if type(call.request) is api.Forget:
+            self._finish(call, error=SessionEnded("the session of the forgotten request ended"))
+        elif (refused and call.sends == 1) or type(call.request) is api.Poll:
+            # Sent once and refused: it did not happen. A poll may be asked again in any case: a lease whose
+            # answer was lost ends by time.
+            call.sequence = None
+            call.stage = Stage.WAITING
+            self._waiting.append(call)
+        else:
+            self._finish(
+                call,
+                error=SessionEnded(
+                    "the session ended while the request was being retried: it may have taken effect or not"
+                ),
+            )
+
+    # --- answers --------------------------------------------------------------------------------------------
+    def _on_answer(self, identifier: int, reply: api.Reply, now: float) -> None:
+        if identifier == self._opening:
+            self._on_session(reply)
+            return
+        call = self._flying.pop(identifier, None)
+        if call is None:
+            if identifier in self._orphans:
+                self._orphans.remove(identifier)
+                self._give_back(reply, now)
+            return
+        self._parked -= call.parks
+        if type(reply) is api.Failed:
+            self._on_failed(call, reply, now)
+        else:
+            self._finish(call, reply=reply)
+
+    def _on_session(self, reply: api.Reply) -> None:
+        self._opening = 0
+        if type(reply) is api.SessionOpened:
+            self.session = reply.session
+            self.link = Link.UP
+        else:
+            # Without its session nothing can be sent safely; the driver connects again, with back-off.
+            self.refused = (
+                from_code(reply.code, reply.text, reply.details)
+                if type(reply) is api.Failed
+                else ConnectionLost("the server did not open a session")
+            )
+            self.link = Link.DOWN
+
+    def _on_failed(self, call: Call, failed: api.Failed, now: float) -> None:
+        error = from_code(failed.code, failed.text, failed.details)
+        code = failed.code
+        if type(call.request) is api.Forget:
+            self._finish(call, error=error)
+            return
+        if code == Code.SESSION_ENDED:
+            if call.session == self.session and self.session is not None:
+                self.session = None
+                if self.link is Link.UP:
+                    self._open_session()
+            self._session_ended(call, refused=True)
+            return
+        call.tries += 1
+        may_retry = error.retry and call.wanted
+        if not error.definite:
+            # It may have taken effect: only the session makes asking again safe.
+            may_retry = may_retry and (call.sequenced or type(call.request) not in SEQUENCED)
+            may_retry = may_retry and (type(error) is not OutcomeUnknown or call.tries < UNKNOWN_TRIES_MAX)
+        if not may_retry:
+            self._finish(call, error=error)
+            return
+        if code == Code.NOT_LEADER and isinstance(failed.details.get("leader"), str):
+            self.leader = failed.details["leader"]
+        call.refusal = error
+        call.stage = Stage.RESTING
+        call.due = now + self.pause_s(call.tries, failed.details.get("retry_after_ms"))
+        if error.definite and call.sequence is not None:
+            # The session remembers the refusal under the old sequence.
+            self._open.pop(call.sequence, None)
+            call.sequence = None
+        self._resting.append(call)
+
+    def pause_s(self, tries: int, retry_after_ms: object = None) -> float:
+        """Back-off before try number `tries + 1`: doubling, bounded, spread; at least what the server asked
+        for."""
+        pause = min(self.config.retry_max_s, self.config.retry_first_s * 2.0 ** min(tries - 1, 30))
+        if isinstance(retry_after_ms, int):
+            pause = max(pause, min(retry_after_ms / 1000, self.config.retry_max_s))
+        return pause * self.rng.uniform(0.5, 1.0)
+
+    def _finish(self, call: Call, *, reply: api.Reply | None = None, error: WalrqError | None = None) -> None:
+        if call.sequence is not None:
+            self._open.pop(call.sequence, None)
+        elif type(call.request) is api.Forget:
+            self._open.pop(call.request.sequence, None)
+        call.reply = reply
+        call.error = error
+        call.stage = Stage.FINISHED
+        self._finished.append(call)
+
+    def _take_finished(self) -> list[Call]:
+        finished = self._finished
+        if finished:
+            self._finished = []
+        return finished
+
+    # --- time -----------------------------------------------------------------------------------------------
+    def tick(self, now: float) -> list[Call]:
+        """Send what has rested, finish what is overdue. Cheap; call it a few times a second."""
+        if self._resting:
+            ready = [call for call in self._resting if call.due <= now]
+            for call in ready:
+                self._resting.remove(call)
+                call.stage = Stage.WAITING
+                (self._waiting if call.sequence is None else self._again).append(call)
+        for call in [call for call in self._unfinished() if call.deadline <= now]:
+            self._fail(call, self._overdue(call), now)
+        self._pump(now)
+        return self._take_finished()
+
+    def _fail(self, call: Call, error: WalrqError, now: float) -> None:
+        self._let_go(call, now)
+        call.error = error
+        self._finished.append(call)
+
+    def _overdue(self, call: Call) -> WalrqError:
+        if call.stage is Stage.RESTING and call.refusal is not None:
+            return call.refusal
+        if not call.sends:
+            if call.refusal is not None:
+                return call.refusal
+            return self.refused or ServerUnreachable("no server answered in time; the request was not sent")
+        if self.link is Link.UP:
+            return ReplyTimeout("no reply came in time: the request may have taken effect or not")
+        return ConnectionLost("the connection broke and no server answered in time: the outcome is unknown")
+
+    def _unfinished(self) -> Iterator[Call]:
+        for calls in (self._flying.values(), self._waiting, self._again, self._resting):
+            yield from calls
+
+    def next_due(self) -> float | None:
+        """Monotonic seconds at which `tick` has something to do; None while nothing is unfinished."""
+        earliest: float | None = None
+        for call in self._unfinished():
+            at = min(call.deadline, call.due) if call.stage is Stage.RESTING else call.deadline
+            if earliest is None or at < earliest:
+                earliest = at
+        return earliest
+
+    @property
+    def idle(self) -> bool:
+        """True while no call is unfinished."""
+        return next(self._unfinished(), None) is None
+
+    def fail_all(self, error: WalrqError, now: float) -> list[Call]:
+        """Finish every call with `error`: the client is closing."""
+        for call in list(self._unfinished()):
+            self._fail(call, error, now)
+        return self._take_finished()
+
+    @property
+    def connected(self) -> bool:
+        """True while requests can be sent."""
+        return self.link is Link.UP
+
+    @property
+    def state(self) -> ClientState | None:
+        """State of the protocol's connection, None without one."""
+        return None if self._connection is None else self._connection.state

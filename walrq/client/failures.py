@@ -1,0 +1,62 @@
+"""Errors that only a client can meet: nobody answers, or a list of messages went through in part.
+
+What a server says is raised as the class that `walrq.errors` has for its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from walrq.errors import Code, Unavailable, WalrqError
+
+
+class ServerUnreachable(Unavailable):
+    """No server answered at any of the addresses, so nothing was sent (definite, try again)."""
+
+    code = Code.NOT_READY
+
+
+@attrs.frozen
+class EntryFailure:
+    """One part of a call on many messages that did not go through.
+
+    Attributes:
+        entry: what was given: a message, a batch, or for `push_batch` the (first, last) positions in the
+            list.
+        error: why; `error.definite` tells whether it may have happened nevertheless.
+    """
+
+    entry: Any
+    error: WalrqError
+
+
+class BatchError(WalrqError):
+    """A call on several messages went through in part.
+
+    Attributes:
+        failures: what did not go through, each with its error; the rest did.
+        succeeded: how many messages went through.
+        results: for `push_batch` the id of each message, None for those that failed; else empty.
+    """
+
+    def __init__(
+        self, failures: Sequence[EntryFailure], succeeded: int, results: Sequence[str | None] = ()
+    ) -> None:
+        self.failures = tuple(failures)
+        self.succeeded = succeeded
+        self.results = results
+        first = self.failures[0].error
+        super().__init__(f"{len(self.failures)} of the given entries failed, first: {first.text}")
+
+    @property
+    def definite(self) -> bool:
+        """True when every failed part did not and will not happen."""
+        return all(failure.error.definite for failure in self.failures)
+
+    @property
+    def retry(self) -> bool:
+        """True when every failed part may succeed later, unchanged."""
+        return all(failure.error.retry for failure in self.failures)

@@ -1,0 +1,504 @@
+"""From what a person writes to `api` requests: seconds to milliseconds, texts to ids, messages to receipts
+and ranges.
+
+Shared by the asynchronous and the blocking client, which add only the waiting. Pure; every argument is
+checked where a mistake would otherwise become a different request (NaN, negative times, a text in place of a
+list).
+"""
+
+from __future__ import annotations
+
+import enum
+import json as json_module
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+
+import attrs
+
+from walrq import api
+from walrq.client.failures import BatchError, EntryFailure
+from walrq.client.messages import Batch, Message, MessageIds, NewMessage
+from walrq.errors import Code, DelayTooLong, InvalidArgument, WalrqError, from_code
+from walrq.ids import check_queue_name, format_id, parse_handle, parse_id
+from walrq.limits import (
+    BATCH_BYTES_MAX,
+    BATCH_MESSAGES_MAX,
+    DELAY_MS_MAX,
+    ERROR_TEXT_BYTES_MAX,
+    ERROR_TYPE_BYTES_MAX,
+    POLL_WAIT_MS_MAX,
+    RETENTION_MS_MAX,
+    SETTLE_ITEMS_MAX,
+    TIME_MS_MAX,
+    VISIBILITY_MS_MAX,
+    VISIBILITY_MS_MIN,
+)
+from walrq.protocol import columns
+
+Payload: TypeAlias = bytes | bytearray | memoryview | str
+Settleable: TypeAlias = Message | Batch | Iterable[Message]
+
+
+class _Unset(enum.Enum):
+    UNSET = enum.auto()
+
+
+UNSET: Final = _Unset.UNSET
+"""Tells "no json given" from "json=None"."""
+
+
+def milliseconds(seconds: float, name: str, most: int, least: int = 0) -> int:
+    """`seconds`, which may have a fraction, as whole milliseconds from `least` to `most`.
+
+    Raises:
+        InvalidArgument: not a finite number, or out of range.
+    """
+    if not _is_number(seconds):
+        raise InvalidArgument(f"{name} is a number of seconds, not {type(seconds).__name__}", field=name)
+    if not math.isfinite(seconds) or seconds < 0:
+        raise InvalidArgument(f"{name} is {seconds} s, it must be finite and not negative", field=name)
+    found = round(seconds * 1000)
+    if found > most or found < least:
+        raise InvalidArgument(
+            f"{name} is {seconds} s, allowed are {least / 1000:g} to {most / 1000:g} s",
+            field=name,
+            limit=most,
+        )
+    return found
+
+
+def _is_number(given: object) -> bool:
+    return isinstance(given, int | float) and not isinstance(given, bool)
+
+
+def delay_ms(delay: float) -> int:
+    """A delay in ms; raises `DelayTooLong` beyond 30 days."""
+    if _is_number(delay) and math.isfinite(delay) and delay * 1000 > DELAY_MS_MAX:
+        raise DelayTooLong(f"a delay of {delay} s, at most 30 days are allowed", limit=DELAY_MS_MAX)
+    return milliseconds(delay, "delay", DELAY_MS_MAX)
+
+
+def wall_ms(at: datetime | float, name: str) -> int:
+    """Milliseconds since 1970 of an aware datetime or of seconds since 1970."""
+    if isinstance(at, datetime):
+        if at.tzinfo is None:
+            raise InvalidArgument(f"{name} is a datetime without a time zone", field=name)
+        at = at.timestamp()
+    return milliseconds(at, name, (1 << 47) - 1)
+
+
+def message_number(message_id: str) -> int:
+    """The number of a message id; raises `InvalidArgument` when it is none."""
+    try:
+        return parse_id(message_id)
+    except (ValueError, AttributeError, TypeError) as error:
+        raise InvalidArgument(f"{message_id!r} is not a message id: {error}") from None
+
+
+# --- push ---------------------------------------------------------------------------------------------------
+@attrs.frozen(kw_only=True)
+class PushOptions:
+    """What all messages of one push share; None leaves it to the queue's setting."""
+
+    priority: int = 0
+    delay: float | None = None
+    deliver_at: datetime | float | None = None
+    ttl: float | None = None
+    max_attempts: int | None = None
+
+    def request(self, queue: str, body: api.Columns) -> api.Push:
+        """One batch."""
+        if self.delay is not None and self.deliver_at is not None:
+            raise InvalidArgument("delay and deliver_at exclude each other")
+        return api.Push(
+            queue,
+            body,
+            self.priority,
+            None if self.delay is None else delay_ms(self.delay),
+            None if self.deliver_at is None else wall_ms(self.deliver_at, "deliver_at"),
+            None if self.ttl is None else milliseconds(self.ttl, "ttl", RETENTION_MS_MAX, 1),
+            self.max_attempts,
+        )
+
+
+_PLAIN: Final = PushOptions()
+
+
+def payload_bytes(payload: Payload) -> bytes:
+    """The bytes of a payload; text is UTF-8.
+
+    Raises:
+        InvalidArgument: it is neither bytes-like nor text.
+    """
+    if type(payload) is bytes:
+        return payload
+    if isinstance(payload, str):
+        return payload.encode()
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload)
+    raise InvalidArgument(
+        f"a payload is bytes or text, not {type(payload).__name__}; json= encodes other values"
+    )
+
+
+def push_one(
+    queue: str,
+    payload: Payload | None,
+    json: Any,
+    headers: Mapping[str, Any] | None,
+    group: str | None,
+    dedup_id: str | None,
+    options: PushOptions,
+) -> api.Push:
+    """A batch of one message."""
+    if json is not UNSET:
+        if payload is not None:
+            raise InvalidArgument("give a payload or json=, not both")
+        payload = json_module.dumps(json, separators=(",", ":"), ensure_ascii=False)
+    elif payload is None:
+        raise InvalidArgument("give a payload or json=")
+    data = payload_bytes(payload)
+    body = columns.pack(
+        (data,),
+        headers=None if headers is None else (headers,),
+        groups=None if group is None else (group,),
+        dedup=None if dedup_id is None else (dedup_id,),
+    )
+    return options.request(queue, body)
+
+
+def push_many(
+    queue: str,
+    messages: api.Columns | Iterable[Payload | NewMessage],
+    group: str | None,
+    options: PushOptions,
+) -> list[api.Push]:
+    """Batches that hold the messages in order: one, unless there are more than one batch can take."""
+    if isinstance(messages, api.Columns):
+        return [options.request(queue, messages)] if messages.count else []
+    if isinstance(messages, str | bytes | bytearray | memoryview):
+        raise InvalidArgument("push_batch takes a list of messages; push takes one")
+    entries = list(messages)
+    requests = []
+    for first, last in _stretches(entries):
+        stretch = entries if last - first == len(entries) else entries[first:last]
+        requests.append(options.request(queue, _columns(stretch, group)))
+    return requests
+
+
+def _stretches(entries: Sequence[Payload | NewMessage]) -> list[tuple[int, int]]:
+    """(first, end) of each batch: as much as limits allow, so that most calls are one batch.
+
+    Sizes are counted in characters for text, at most four bytes each: a batch is never too large, at worst
+    half full.
+    """
+    if not entries:
+        return []
+    try:
+        if len(entries) <= BATCH_MESSAGES_MAX and sum(map(len, entries)) * 4 <= BATCH_BYTES_MAX:  # type: ignore[arg-type]
+            return [(0, len(entries))]
+    except TypeError:
+        pass  # not all plain payloads: measured one by one below
+    found = []
+    first = size = 0
+    for position, entry in enumerate(entries):
+        weight = _weight(entry)
+        if position > first and (size + weight > BATCH_BYTES_MAX or position - first >= BATCH_MESSAGES_MAX):
+            found.append((first, position))
+            first, size = position, 0
+        size += weight
+    found.append((first, len(entries)))
+    return found
+
+
+def _weight(entry: Payload | NewMessage) -> int:
+    if isinstance(entry, NewMessage):
+        return _weight(entry.payload) + (len(columns.encode_headers(entry.headers)) if entry.headers else 0)
+    return len(entry.encode()) if isinstance(entry, str) else len(payload_bytes(entry))
+
+
+def _columns(entries: Sequence[Payload | NewMessage], group: str | None) -> api.Columns:
+    count = len(entries)
+    groups: Sequence[str | None] | None = None if group is None else (group,) * count
+    if not any(isinstance(entry, NewMessage) for entry in entries):
+        return columns.pack([payload_bytes(entry) for entry in entries], groups=groups)  # type: ignore[arg-type]
+    whole = [entry if isinstance(entry, NewMessage) else NewMessage(entry) for entry in entries]
+    if any(entry.group is not None for entry in whole):
+        groups = tuple(group if entry.group is None else entry.group for entry in whole)
+    return columns.pack(
+        [payload_bytes(entry.payload) for entry in whole],
+        headers=[entry.headers for entry in whole] if any(entry.headers for entry in whole) else None,
+        groups=groups,
+        dedup=[entry.dedup_id for entry in whole]
+        if any(entry.dedup_id is not None for entry in whole)
+        else None,
+    )
+
+
+def pushed(requests: Sequence[api.Push], replies: Sequence[api.Pushed | WalrqError]) -> MessageIds:
+    """The ids of all messages.
+
+    Raises:
+        WalrqError: the only batch failed, or all with the same error.
+        BatchError: some of several batches failed; `results` has the id of each message, None where it
+            failed.
+    """
+    if len(replies) == 1:
+        (reply,) = replies
+        if isinstance(reply, WalrqError):
+            raise reply
+        return MessageIds((reply,))
+    errors = [reply for reply in replies if isinstance(reply, WalrqError)]
+    parts = [reply for reply in replies if isinstance(reply, api.Pushed)]
+    if not errors:
+        return MessageIds(parts)
+    if not parts:
+        raise errors[0]
+    failures = []
+    results: list[str | None] = []
+    for request, reply in zip(requests, replies, strict=True):
+        count = request.columns.count
+        if isinstance(reply, WalrqError):
+            failures.append(EntryFailure((len(results), len(results) + count - 1), reply))
+            results += [None] * count
+        else:
+            results += MessageIds((reply,))
+    raise BatchError(failures, sum(part.count for part in parts), results)
+
+
+# --- poll ---------------------------------------------------------------------------------------------------
+def poll(
+    queue: str | Sequence[str],
+    visibility: float | None,
+    max_messages: int,
+    wait: float,
+    worker: str | None,
+) -> api.Poll:
+    """A poll of one queue, or of the first of several that has messages."""
+    return api.Poll(
+        (queue,) if isinstance(queue, str) else tuple(queue),
+        max_messages,
+        None if visibility is None else milliseconds(visibility, "visibility", VISIBILITY_MS_MAX, 1),
+        milliseconds(wait, "wait", POLL_WAIT_MS_MAX) if wait else 0,
+        worker,
+    )
+
+
+# --- giving back --------------------------------------------------------------------------------------------
+@attrs.frozen
+class Settlement:
+    """One settle or touch request and whom each of its items stands for."""
+
+    queue: str
+    items: tuple[api.Item, ...]
+    entries: tuple[tuple[Message | Batch, ...], ...]
+
+
+def settlements(what: Settleable) -> list[Settlement]:
+    """The receipts and ranges of messages or batches, grouped so that one queue is one request."""
+    if isinstance(what, Batch):
+        return [Settlement(what.queue, (api.Item(what.run.receipt),), ((what,),))]
+    if isinstance(what, Message):
+        offset = what.offset
+        return [Settlement(what.queue, (api.Item(what.batch.run.receipt, ((offset, offset),)),), ((what,),))]
+    queues: dict[str, dict[bytes, dict[int, Message]]] = {}
+    for message in what:
+        if not isinstance(message, Message):
+            raise InvalidArgument(
+                f"expected a message, a batch or a list of messages, not {type(message).__name__}"
+            )
+        run = message.batch.run
+        queues.setdefault(run.queue, {}).setdefault(run.receipt, {})[message.offset] = message
+    found = []
+    for queue, receipts in queues.items():
+        rows = []
+        for receipt, by_offset in receipts.items():
+            offsets = sorted(by_offset)
+            rows.append(
+                (api.Item(receipt, _ranges(offsets)), tuple([by_offset[offset] for offset in offsets]))
+            )
+        for start in range(0, len(rows), SETTLE_ITEMS_MAX):
+            part = rows[start : start + SETTLE_ITEMS_MAX]
+            found.append(Settlement(queue, tuple([row[0] for row in part]), tuple([row[1] for row in part])))
+    return found
+
+
+def handle_settlement(queue: str, message_id: str, receipt_handle: str) -> Settlement:
+    """The receipt and offset inside a handle. The id is checked for its form only: the handle names the
+    delivery."""
+    check_queue_name(queue)
+    message_number(message_id)
+    receipt, offset = parse_handle(receipt_handle)
+    return Settlement(queue, (api.Item(receipt, ((offset, offset),)),), ((),))
+
+
+def given_back(
+    what: Settleable | str, message_id: str | None = None, receipt_handle: str | None = None
+) -> list[Settlement]:
+    """The settlements of messages or batches, or of one message by queue, id and handle.
+
+    Raises:
+        InvalidArgument: a mixture of both.
+        ReceiptInvalid: a handle that is none.
+    """
+    if isinstance(what, str):
+        if message_id is None or receipt_handle is None:
+            raise InvalidArgument("with a queue's name, give message_id and receipt_handle too")
+        return [handle_settlement(what, message_id, receipt_handle)]
+    if message_id is not None or receipt_handle is not None:
+        raise InvalidArgument("message_id and receipt_handle belong to a queue's name, not to a message")
+    return settlements(what)
+
+
+def _ranges(offsets: Sequence[int]) -> tuple[api.Range, ...]:
+    """Rising offsets as stretches of neighbours."""
+    found: list[api.Range] = []
+    first = last = offsets[0]
+    for offset in offsets[1:]:
+        if offset != last + 1:
+            found.append((first, last))
+            first = offset
+        last = offset
+    found.append((first, last))
+    return tuple(found)
+
+
+def settle(
+    part: Settlement,
+    kind: api.SettleKind,
+    delay: float | None = None,
+    error: BaseException | str | None = None,
+) -> api.Settle:
+    """The request that gives a settlement back."""
+    error_type = error_text = None
+    if error is not None and kind in (api.SettleKind.FAIL, api.SettleKind.REJECT):
+        if isinstance(error, BaseException):
+            error_type = _cut(type(error).__name__, ERROR_TYPE_BYTES_MAX)
+        error_text = _cut(str(error), ERROR_TEXT_BYTES_MAX)
+    return api.Settle(
+        part.queue, kind, part.items, None if delay is None else delay_ms(delay), error_type, error_text
+    )
+
+
+def touch(part: Settlement, visibility: float) -> api.Touch:
+    """The request that lengthens a settlement's leases."""
+    return api.Touch(
+        part.queue, part.items, milliseconds(visibility, "visibility", TIME_MS_MAX, VISIBILITY_MS_MIN)
+    )
+
+
+def touched(
+    parts: Sequence[Settlement], outcomes: Sequence[api.Touched | WalrqError], asked_at: float
+) -> None:
+    """Move the deadlines of what was touched; then raise as `check_settled` does.
+
+    Args:
+        asked_at: monotonic seconds at which the request was made: the new lease counts from no earlier.
+    """
+    for part, outcome in zip(parts, outcomes, strict=True):
+        if isinstance(outcome, WalrqError):
+            continue
+        for entries, code, left_ms in zip(part.entries, outcome.codes, outcome.remaining_ms, strict=True):
+            if code:
+                continue
+            for entry in entries:
+                entry.extend(asked_at + left_ms / 1000)
+    check_settled(parts, [each if isinstance(each, WalrqError) else each.codes for each in outcomes])
+
+
+def nack_kind(mode: str, delay: float | None) -> api.SettleKind:
+    """RELEASE, FAIL or REJECT by name."""
+    kinds = {"release": api.SettleKind.RELEASE, "fail": api.SettleKind.FAIL, "reject": api.SettleKind.REJECT}
+    kind = kinds.get(mode)
+    if kind is None:
+        raise InvalidArgument(f"mode is {mode!r}, allowed are release, fail and reject")
+    if delay is not None and kind is not api.SettleKind.FAIL:
+        raise InvalidArgument(
+            "delay belongs to mode fail: a release returns at once, a reject goes to the dead-letter queue"
+        )
+    return kind
+
+
+def _cut(text: str, bytes_max: int) -> str:
+    data = text.encode("utf-8", "replace")
+    return text if len(data) <= bytes_max else data[:bytes_max].decode("utf-8", "ignore")
+
+
+def check_settled(parts: Sequence[Settlement], outcomes: Sequence[Sequence[int] | WalrqError]) -> None:
+    """Nothing when every item of every part went through.
+
+    Args:
+        outcomes: per part its codes, or the error of the whole request.
+
+    Raises:
+        WalrqError: the only message or batch failed, or all together with one request.
+        BatchError: some of several failed.
+    """
+    if len(outcomes) == 1 and not isinstance(outcomes[0], WalrqError) and not any(outcomes[0]):
+        return
+    failures: list[EntryFailure] = []
+    succeeded = 0
+    for part, outcome in zip(parts, outcomes, strict=True):
+        for number, entries in enumerate(part.entries):
+            error = outcome if isinstance(outcome, WalrqError) else _item_error(part.queue, outcome[number])
+            if error is None:
+                succeeded += sum(len(entry) if isinstance(entry, Batch) else 1 for entry in entries)
+            elif not entries:
+                raise error
+            else:
+                failures += [EntryFailure(entry, error) for entry in entries]
+    if not failures:
+        return
+    if not succeeded and len({type(failure.error) for failure in failures}) == 1:
+        raise failures[0].error
+    raise BatchError(failures, succeeded)
+
+
+def _item_error(queue: str, code: int) -> WalrqError | None:
+    if not code:
+        return None
+    text = _ITEM_TEXTS.get(code, f"it refused this item with code {code}")
+    return from_code(code, f"{queue}: {text}")
+
+
+_ITEM_TEXTS: Final = {
+    int(
+        Code.RECEIPT_EXPIRED
+    ): "the lease is over: its time ran out, or the message was given back or settled",
+    int(Code.RECEIPT_INVALID): "this receipt was never issued for this queue",
+    int(Code.INVALID_ARGUMENT): "the receipt's lease has no message at this offset",
+}
+
+
+# --- the rest -----------------------------------------------------------------------------------------------
+def state(name: str) -> api.State:
+    """A state by name."""
+    try:
+        return api.State[name.upper()]
+    except (KeyError, AttributeError):
+        known = ", ".join(member.name.lower() for member in api.State)
+        raise InvalidArgument(f"state is {name!r}, allowed are {known}") from None
+
+
+def where(
+    reason: str | None, error_type: str | None, error_contains: str | None, ids: Sequence[str] | None
+) -> api.Filter | None:
+    """A filter of dead messages, None when it would let all through."""
+    if reason is None and error_type is None and error_contains is None and ids is None:
+        return None
+    return api.Filter(
+        reason,
+        error_type,
+        error_contains,
+        None if ids is None else tuple([message_number(each) for each in ids]),
+    )
+
+
+OUTCOME_NAMES: Final[Mapping[api.Outcome, str]] = {outcome: outcome.name.lower() for outcome in api.Outcome}
+
+
+def seen_id(seen: api.Peeked) -> str:
+    """The id of a peeked message as text."""
+    return format_id(seen.id)
