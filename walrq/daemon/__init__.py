@@ -1,0 +1,33 @@
+"""The daemon of one node: drives the replica, serves the doors. The only folder that uses Trio.
+
+How to run one::
+
+    from walrq.daemon.config import Config
+    from walrq.daemon.supervisor import serve
+    status = serve(Config.load({"data_dir": "walrq-data"}, os.environ, None))
+
+`serve` blocks until a signal ends it and returns the exit status (its table is in `supervisor.py`). When the
+node is ready it prints one JSON line on standard output, and nothing else there; logs go to standard error.
+
+The nursery tree; each line is a file::
+
+    supervisor      start, shutdown, exit statuses
+    ├ driver          take_batch -> persist -> complete -> replies
+    ├ ticker          Raft's ticks, while there are peers
+    ├ reaper          an empty entry when something falls due
+    ├ compactor       snapshots, reclaim, the reserve of a full disk
+    ├ pollers         deadlines of parked polls
+    ├ bodies          replies that need the disk
+    └ connections
+      ├ reactor         plain TCP, one task for all
+      ├ stream_front    any Trio stream, a task each
+      └ accepting
+        └ listener        sockets, the cap, running out of descriptors
+
+Beside it: `broker` (admission, matching results with who asked, parked polls), `connection` (one client,
+whichever front carries it), `config`, `logs`, `clock` (the only place of time).
+
+Rules that hold everywhere here: the replica, broker and connections are touched by the event loop's thread
+only, in plain functions between two awaits; a thread runs `replica.persist`, `load_body`, snapshots and
+nothing else; no task, event or cancel scope is made per request.
+"""

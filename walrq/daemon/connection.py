@@ -1,0 +1,288 @@
+"""One native connection, whatever carries its bytes: requests to the broker, replies to whoever sends them.
+
+The front that owns the bytes (`reactor.py`, `stream_front.py`) calls::
+
+    connection.receive(data)     what came in
+    connection.receive_eof()     the client will send no more
+    connection.output()          what to send now; then connection.sent(n)
+    connection.finished          everything is said: close
+    connection.lost(error)       the bytes cannot be carried any more
+
+and is called back through `on_output` when there is something to send.
+
+Back-pressure: `reading` is False while too much is unanswered or unsent; the front then reads nothing, the
+kernel's buffers fill, and the client is slowed by TCP. Parked polls do not count: they may wait for an hour.
+
+Never: touches a socket, awaits, reads a clock (times are handed in).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from walrq import api
+from walrq.daemon.broker import Broker, PollCall
+from walrq.errors import Code, Overloaded, WalrqError
+from walrq.limits import (
+    FRAME_STALL_S_MAX,
+    HANDSHAKE_TIMEOUT_S,
+    IN_FLIGHT_BYTES_PER_CONNECTION_MAX,
+    IN_FLIGHT_PER_CONNECTION_MAX,
+    SEND_BUFFER_BYTES_MAX,
+    SEND_STALL_S_MAX,
+)
+from walrq.protocol.handshake import Hello, Welcome
+from walrq.protocol.requests import Incoming
+from walrq.protocol.server import Closed, HelloReceived, ServerConnection, ServerState
+from walrq.queues.commands import Target
+
+log = logging.getLogger("walrq.connection")
+
+_EMPTY: Final = memoryview(b"")
+
+
+class Connection:
+    """See the module. The broker's `Port`.
+
+    Attributes:
+        peer: the other end's address, for logs.
+        bytes_in_flight: frame bytes of requests not answered yet.
+        unsent: reply bytes made and not taken by the kernel yet.
+    """
+
+    __slots__ = (
+        "_broker",
+        "_chunks",
+        "_deadline_ms",
+        "_on_output",
+        "_partial_since_ms",
+        "_protocol",
+        "_queued",
+        "_rest",
+        "_sent",
+        "_stalled_since_ms",
+        "_undelivered",
+        "bytes_in_flight",
+        "ending",
+        "open",
+        "peer",
+        "takes_leases",
+        "unsent",
+        "waiting",
+        "watched",
+    )
+
+    def __init__(
+        self,
+        broker: Broker,
+        welcome: Callable[[Hello], Welcome | api.Failed],
+        *,
+        peer: str,
+        now_ms: int,
+        on_output: Callable[[Connection], None],
+    ) -> None:
+        self._protocol = ServerConnection(welcome=welcome)
+        self._broker = broker
+        self._on_output = on_output
+        self.peer = peer
+        self.open = True
+        self.takes_leases = True
+        self.ending = False
+        self.waiting: set[PollCall] = set()
+        self.bytes_in_flight = 0
+        self.unsent = 0
+        self._chunks: deque[bytes] = deque()
+        self._rest: memoryview = _EMPTY
+        # Positions in the stream of replies: invariant _sent <= _queued, unsent == _queued - _sent.
+        self._queued = 0
+        self._sent = 0
+        # (position behind its last byte, leases) of poll replies without session that the kernel has not
+        # taken yet.
+        self._undelivered: deque[tuple[int, tuple[Target, ...]]] = deque()
+        self._deadline_ms = now_ms + int(HANDSHAKE_TIMEOUT_S * 1000)
+        self._partial_since_ms: int | None = None
+        self._stalled_since_ms: int | None = None
+        # The front's sweep looks at connections that run against a deadline only.
+        self.watched = True
+        broker.opened(self)
+
+    # --- the broker's side --------------------------------------------------------------------------------
+    @property
+    def session(self) -> int | None:
+        """The session its requests belong to."""
+        return self._protocol.session
+
+    @property
+    def congested(self) -> bool:
+        """Unsent replies are at their bound."""
+        return self.unsent > SEND_BUFFER_BYTES_MAX
+
+    def reply(self, id: int, reply: api.Reply, size: int) -> None:
+        """Answer request `id`; its bytes leave when the front sends next."""
+        self.bytes_in_flight -= size
+        if self.open:
+            self._protocol.reply(id, reply)
+            self._on_output(self)
+
+    def reply_lease(self, id: int, reply: api.Polled, size: int, targets: tuple[Target, ...]) -> None:
+        """Answer a poll that has no session; `targets` are undone unless the kernel takes the reply whole."""
+        self.bytes_in_flight -= size
+        self._protocol.reply(id, reply)
+        self._collect()
+        self._undelivered.append((self._queued, targets))
+        self._on_output(self)
+
+    # --- the front's side: bytes in -----------------------------------------------------------------------
+    @property
+    def reading(self) -> bool:
+        """Whether more input is wanted."""
+        return (
+            not self.ending
+            and self._protocol.in_flight - len(self.waiting) < IN_FLIGHT_PER_CONNECTION_MAX
+            and self.bytes_in_flight < IN_FLIGHT_BYTES_PER_CONNECTION_MAX
+            and self.unsent <= SEND_BUFFER_BYTES_MAX
+        )
+
+    @property
+    def partial(self) -> int:
+        """Bytes held of a frame that is not complete yet."""
+        return self._protocol.frames.partial
+
+    def receive(self, data: bytes, now_ms: int) -> None:
+        """Handle what the client sent."""
+        events = self._protocol.receive(data)
+        for event in events:
+            if type(event) is Incoming:
+                self.bytes_in_flight += event.size
+                self._broker.submit(self, event)
+            elif type(event) is HelloReceived:
+                self._deadline_ms = 0
+                log.debug("connection_opened peer=%s client=%s", self.peer, event.hello.client)
+            elif type(event) is Closed:
+                self._end(event.error)
+        if self._protocol.frames.partial:
+            if self._partial_since_ms is None or events:
+                self._partial_since_ms = now_ms
+        elif self._partial_since_ms is not None:
+            self._partial_since_ms = None
+        if events:
+            self._on_output(self)
+
+    def receive_eof(self) -> None:
+        """The client will send no more: parked polls end, what else is in flight is answered, then it is
+        over.
+        """
+        if self.ending:
+            return
+        self.ending = True
+        self.takes_leases = False
+        self._broker.drop_waiting(self)
+        if self._protocol.frames.partial:
+            log.info("connection_cut peer=%s bytes=%d: it ended inside a frame", self.peer, self.partial)
+        self._on_output(self)
+
+    def _end(self, error: WalrqError | None) -> None:
+        """The protocol is over: nothing that is in flight can be answered any more."""
+        self.ending = True
+        self.takes_leases = False
+        self.open = False
+        if error is not None:
+            log.info("connection_refused peer=%s code=%s: %s", self.peer, error.code.name, error.text)
+        self._broker.closed(self)
+
+    # --- the front's side: bytes out ----------------------------------------------------------------------
+    def _collect(self) -> None:
+        output = self._protocol.take_output()
+        if output:
+            self._chunks.append(output)
+            self._queued += len(output)
+            self.unsent += len(output)
+
+    def output(self) -> memoryview:
+        """What to send now; the same bytes again until `sent` says that they left."""
+        self._collect()
+        if not self._rest and self._chunks:
+            chunks = self._chunks
+            self._rest = memoryview(chunks.popleft() if len(chunks) == 1 else b"".join(chunks))
+            chunks.clear()
+        return self._rest
+
+    def sent(self, count: int, now_ms: int) -> None:
+        """The kernel took `count` bytes of what `output` gave."""
+        self._sent += count
+        self._rest = self._rest[count:]
+        was_congested = self.unsent > SEND_BUFFER_BYTES_MAX
+        self.unsent -= count
+        undelivered = self._undelivered
+        while undelivered and undelivered[0][0] <= self._sent:
+            undelivered.popleft()
+        if count or not self.unsent:
+            self._stalled_since_ms = now_ms if self.unsent else None
+        elif self._stalled_since_ms is None:
+            self._stalled_since_ms = now_ms
+        if was_congested and self.unsent <= SEND_BUFFER_BYTES_MAX and self.waiting:
+            self._broker.relieved(self)
+
+    @property
+    def finished(self) -> bool:
+        """Everything is said and sent: the front closes the stream."""
+        return (
+            self.ending
+            and not self.unsent
+            and not self._rest
+            and (not self.open or self._protocol.in_flight == 0)
+        )
+
+    def go_away(self, code: Code, text: str) -> None:
+        """Tell the client that no further requests are taken."""
+        if self.open:
+            self._protocol.send_goaway(code, text)
+            if self._protocol.state is ServerState.CLOSED:
+                self._end(None)
+            self._on_output(self)
+
+    def lost(self) -> None:
+        """The stream is closed or broken. Leases in replies that never left are given back."""
+        self.ending = True
+        self.open = False
+        self.takes_leases = False
+        self._protocol.close()
+        self._broker.closed(self)
+        undelivered = self._undelivered
+        while undelivered:
+            self._broker.undo(undelivered.popleft()[1])
+        self._chunks.clear()
+        self._rest = _EMPTY
+        self.unsent = 0
+
+    # --- time-outs ----------------------------------------------------------------------------------------
+    @property
+    def has_deadline(self) -> bool:
+        """Whether it runs against a time-out now."""
+        return bool(
+            self._deadline_ms or self._partial_since_ms is not None or self._stalled_since_ms is not None
+        )
+
+    def overdue(self, now_ms: int) -> str | None:
+        """Why it must be closed now, or None: no handshake, a frame that never ends, replies that nobody
+        reads.
+        """
+        if self._deadline_ms and now_ms >= self._deadline_ms:
+            return f"no Hello within {HANDSHAKE_TIMEOUT_S:g} s"
+        if self._partial_since_ms is not None and now_ms - self._partial_since_ms >= FRAME_STALL_S_MAX * 1000:
+            return f"a frame was begun and not finished within {FRAME_STALL_S_MAX:g} s"
+        if self._stalled_since_ms is not None and now_ms - self._stalled_since_ms >= SEND_STALL_S_MAX * 1000:
+            return f"{self.unsent} bytes of replies were not read for {SEND_STALL_S_MAX:g} s"
+        return None
+
+
+def input_overload(partial_bytes: int, limit: int) -> Overloaded:
+    """What a connection is told whose unfinished frame does not fit beside the others'."""
+    return Overloaded(
+        f"unfinished frames hold {partial_bytes} bytes in all, at most {limit} are kept",
+        limit="IN_FLIGHT_BYTES_MAX",
+        retry_after_ms=1_000,
+    )

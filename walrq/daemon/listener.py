@@ -1,0 +1,191 @@
+"""Accepting: listening sockets, the cap on connections, and what to do when descriptors run out.
+
+A connection beyond the cap is told so (an error frame, `TOO_MANY_CONNECTIONS`) and closed. When the process
+has no descriptor left (EMFILE, ENFILE), the reserve descriptor is given up for a moment so that one waiting
+client can be told the same instead of hanging in the backlog; then the loop backs off. It never spins and
+never ends by itself.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from walrq import api
+from walrq.errors import AddressInUse, Code, ConfigError
+from walrq.protocol.server import ServerConnection
+
+log = logging.getLogger("walrq.listener")
+
+# A burst of connections between two turns; more is a flood that the cap answers anyway. The kernel caps it
+# too.
+_BACKLOG: Final = 1024
+_ACCEPTS_PER_TURN_MAX: Final = 64
+_BACK_OFF_S: Final = 0.1
+_OUT_OF_DESCRIPTORS: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+# The client went away between its SYN and our accept, or the network misbehaved: nothing to do with the
+# listener.
+_THEIR_TROUBLE: Final = frozenset(
+    (errno.ECONNABORTED, errno.EPROTO, errno.ENETDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EPERM)
+)
+
+
+def open_listener(host: str, port: int) -> socket.socket:
+    """A listening TCP socket; port 0 picks a free one.
+
+    Raises:
+        AddressInUse: the address is taken, or not ours.
+        ConfigError: the host is not known.
+    """
+    try:
+        found = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
+        )
+    except socket.gaierror as error:
+        raise ConfigError(f"listen address {host!r} is not known: {error.strerror}") from None
+    family, kind, protocol, _, address = found[0]
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind(address)
+        sock.listen(_BACKLOG)
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        raise AddressInUse(f"cannot listen on {_join(host, port)}: {error.strerror}") from None
+    return sock
+
+
+def address_of(sock: socket.socket) -> str:
+    """The socket's own address as "host:port"."""
+    host, port = sock.getsockname()[:2]
+    return _join(host, port)
+
+
+def _join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class Listener:
+    """Accepts on one socket and hands connections to a front."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        hand_over: Callable[[socket.socket, str], None],
+        count: Callable[[], int],
+        *,
+        connections_max: int,
+    ) -> None:
+        """`hand_over(socket, peer)` serves a connection; `count()` says how many there are."""
+        self._sock = sock
+        self._hand_over = hand_over
+        self._count = count
+        self._connections_max = connections_max
+        self._reserve: int | None = None
+        self._refused = 0
+
+    async def run(self) -> None:
+        """Accept until cancelled; then close the listening socket."""
+        self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            while True:
+                await trio.lowlevel.wait_readable(self._sock)
+                if not self._accept_ready():
+                    await trio.sleep(_BACK_OFF_S)
+        finally:
+            self._sock.close()
+            if self._reserve is not None:
+                os.close(self._reserve)
+                self._reserve = None
+
+    def _accept_ready(self) -> bool:
+        """Accept what waits; False when descriptors ran out."""
+        for _ in range(_ACCEPTS_PER_TURN_MAX):
+            try:
+                sock, address = self._sock.accept()
+            except BlockingIOError:
+                return True
+            except OSError as error:
+                if error.errno in _OUT_OF_DESCRIPTORS:
+                    self._refuse_with_reserve(error)
+                    return False
+                if error.errno in _THEIR_TROUBLE:
+                    continue
+                raise
+            if self._count() >= self._connections_max:
+                self._refuse(
+                    sock, f"this node serves {self._connections_max} connections already (max_connections)"
+                )
+                continue
+            try:
+                _tune(sock)
+                self._hand_over(sock, _join(*address[:2]))
+            except OSError as error:
+                # The peer reset it already, or the epoll cannot take another descriptor.
+                log.warning("connection_not_taken peer=%s: %s", address, error)
+                sock.close()
+        return True
+
+    def _refuse_with_reserve(self, error: OSError) -> None:
+        log.warning("accept_backs_off %s: connections=%d", error.strerror, self._count())
+        if self._reserve is None:
+            self._restore_reserve()
+            return
+        os.close(self._reserve)
+        self._reserve = None
+        try:
+            sock, _ = self._sock.accept()
+        except OSError as still:
+            log.debug("accept_failed %s", still)
+        else:
+            self._refuse(sock, "this node has no file descriptor left for another connection")
+        self._restore_reserve()
+
+    def _restore_reserve(self) -> None:
+        try:
+            self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            log.debug("reserve_descriptor_taken %s", error)
+
+    def _refuse(self, sock: socket.socket, text: str) -> None:
+        """Say why, without waiting, and close."""
+        self._refused += 1
+        protocol = ServerConnection(welcome=_nobody)
+        protocol.send_goaway(Code.TOO_MANY_CONNECTIONS, text)
+        try:
+            sock.setblocking(False)
+            sock.send(protocol.take_output())
+            # What the client sent already would turn our close into a reset, and it would never read the
+            # reason.
+            sock.shutdown(socket.SHUT_WR)
+            sock.recv(65_536)
+        except OSError as error:
+            log.debug("refusal_not_delivered %s", error)
+        finally:
+            sock.close()
+        if self._refused & (self._refused - 1) == 0:
+            log.warning("connection_refused count=%d: %s", self._refused, text)
+
+
+def _nobody(hello: object) -> api.Failed:
+    return api.Failed(int(Code.TOO_MANY_CONNECTIONS), "refused")
+
+
+def _tune(sock: socket.socket) -> None:
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # Half-open connections (a client that vanished without a word) are found within about two minutes.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, seconds in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
+        option = getattr(socket, name, None)
+        if option is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, seconds)

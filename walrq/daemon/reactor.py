@@ -1,0 +1,277 @@
+"""The batched front for plain TCP: one task for all connections.
+
+An epoll of its own holds all sockets; the task waits for that epoll's descriptor, and each wake-up drains
+whatever is ready: ends of connections first (so that no lease is proposed for a client that is gone), then
+input. Replies are gathered per connection and leave with one non-blocking send when the turn ends, or when
+the driver resolved an entry. A connection costs no task, no cancel scope and no buffer while it is quiet.
+
+Errors in one connection end that connection. Back-pressure and time-outs: `connection.py`; one sweep looks at
+the connections that run against a deadline, and sleeps while there are none.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from walrq import api
+from walrq.daemon.broker import Broker
+from walrq.daemon.clock import Clock
+from walrq.daemon.connection import Connection, input_overload
+from walrq.errors import Code
+from walrq.limits import IN_FLIGHT_BYTES_MAX
+from walrq.protocol.handshake import Hello, Welcome
+
+log = logging.getLogger("walrq.reactor")
+
+# One read. Large enough for a batch of 100 x 100 bytes eight times over, small enough to be reused by the
+# allocator.
+_READ_BYTES: Final = 128 * 1024
+# Reads of one connection per turn: a fast sender cannot keep the others waiting.
+_READS_PER_TURN_MAX: Final = 4
+_EVENTS_PER_TURN_MAX: Final = 512
+_SWEEP_S: Final = 1.0
+
+_ENDED: Final = select.EPOLLHUP | select.EPOLLERR if hasattr(select, "EPOLLHUP") else 0
+_IN: Final = select.EPOLLIN | select.EPOLLRDHUP if hasattr(select, "EPOLLIN") else 0
+_OUT: Final = select.EPOLLOUT if hasattr(select, "EPOLLOUT") else 0
+_RDHUP: Final = select.EPOLLRDHUP if hasattr(select, "EPOLLRDHUP") else 0
+
+AVAILABLE: Final = hasattr(select, "epoll")
+"""Whether this system has epoll; `stream_front.py` serves where it has not."""
+
+
+class _Peer(Connection):
+    """A connection and its socket."""
+
+    __slots__ = ("events", "fd", "sock")
+
+    sock: socket.socket
+    fd: int
+    events: int
+
+
+class Reactor:
+    """See the module."""
+
+    def __init__(
+        self, broker: Broker, clock: Clock, welcome: Callable[[Hello], Welcome | api.Failed]
+    ) -> None:
+        self._broker = broker
+        self._clock = clock
+        self._welcome = welcome
+        self._epoll = select.epoll()
+        self._peers: dict[int, _Peer] = {}
+        self._dirty: dict[_Peer, None] = {}
+        self._watched: set[_Peer] = set()
+        self._watch = trio.Event()
+        self._room = trio.Event()
+        self._sent = trio.Event()
+        self._on_close: Callable[[], None] = lambda: None
+        broker.on_flush.append(self.flush)
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """`callback` after each connection that ended (the listener's cap)."""
+        self._on_close = callback
+
+    def add(self, sock: socket.socket, peer: str) -> None:
+        """Serve a connected socket; it is the reactor's from now on."""
+        sock.setblocking(False)
+        connection = _Peer(
+            self._broker,
+            self._welcome,
+            peer=peer,
+            now_ms=self._clock.monotonic_ms(),
+            on_output=self._mark,  # type: ignore[arg-type]  # called with this very peer
+        )
+        connection.sock = sock
+        connection.fd = sock.fileno()
+        connection.events = _IN
+        self._peers[connection.fd] = connection
+        self._epoll.register(connection.fd, _IN)
+        self._watched.add(connection)
+        self._watch.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled; then close every connection."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._sweep)
+                task_status.started()
+                await self._serve()
+        finally:
+            for peer in list(self._peers.values()):
+                self._close(peer)
+            self._epoll.close()
+
+    async def _serve(self) -> None:
+        broker = self._broker
+        epoll = self._epoll
+        while True:
+            await trio.lowlevel.wait_readable(epoll.fileno())
+            self._turn(epoll.poll(0, _EVENTS_PER_TURN_MAX))
+            self.flush()
+            while broker.saturated:
+                # Nothing is read until the disk has caught up; replies still leave, by the driver's flush.
+                self._room = trio.Event()
+                await self._room.wait()
+
+    def _turn(self, ready: list[tuple[int, int]]) -> None:
+        peers = self._peers
+        now_ms = self._clock.monotonic_ms()
+        input_ready = []
+        for fd, events in ready:
+            peer = peers.get(fd)
+            if peer is None:
+                continue
+            if events & _ENDED:
+                self._close(peer)
+                continue
+            if events & _RDHUP:
+                peer.takes_leases = False
+                self._broker.drop_waiting(peer)
+            if events & _OUT:
+                self._dirty[peer] = None
+            if events & _IN:
+                input_ready.append(peer)
+        for peer in input_ready:
+            if peer.fd in peers:
+                self._read(peer, now_ms)
+
+    def _read(self, peer: _Peer, now_ms: int) -> None:
+        try:
+            for _ in range(_READS_PER_TURN_MAX):
+                if not peer.reading:
+                    break
+                data = peer.sock.recv(_READ_BYTES)
+                if not data:
+                    peer.receive_eof()
+                    break
+                before = peer.partial
+                peer.receive(data, now_ms)
+                if peer.partial > before:
+                    self._bound_partial(peer, peer.partial - before)
+                if len(data) < _READ_BYTES:
+                    break
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            log.debug("connection_lost peer=%s: %s", peer.peer, error)
+            self._close(peer)
+            return
+        except Exception as error:
+            # The barrier: a mistake of ours in one connection ends that connection only.
+            log.exception("connection_failed peer=%s: %s", peer.peer, error)
+            self._close(peer)
+            return
+        self._dirty[peer] = None
+
+    def _bound_partial(self, peer: _Peer, grown: int) -> None:
+        """Unfinished frames of all connections together stay bounded: who outgrows the bound is sent away."""
+        if peer.partial < _READ_BYTES:
+            return
+        held = sum(each.partial for each in self._peers.values())
+        if held > IN_FLIGHT_BYTES_MAX:
+            error = input_overload(held, IN_FLIGHT_BYTES_MAX)
+            log.warning("connection_refused peer=%s code=%s: %s", peer.peer, error.code.name, error.text)
+            peer.go_away(error.code, error.text)
+            peer.receive_eof()
+
+    def _mark(self, peer: _Peer) -> None:
+        self._dirty[peer] = None
+
+    def flush(self) -> None:
+        """Send what has gathered, one send per connection; re-arm what each connection waits for."""
+        dirty = self._dirty
+        if dirty:
+            self._dirty = {}
+            now_ms = self._clock.monotonic_ms()
+            for peer in dirty:
+                if peer.fd in self._peers and self._peers[peer.fd] is peer:
+                    try:
+                        self._send(peer, now_ms)
+                    except OSError as error:
+                        log.debug("connection_lost peer=%s: %s", peer.peer, error)
+                        self._close(peer)
+                    except Exception as error:
+                        log.exception("connection_failed peer=%s: %s", peer.peer, error)
+                        self._close(peer)
+            self._sent.set()
+        if not self._room.is_set() and not self._broker.saturated:
+            self._room.set()
+
+    def _send(self, peer: _Peer, now_ms: int) -> None:
+        output = peer.output()
+        if output:
+            try:
+                count = peer.sock.send(output)
+            except BlockingIOError:
+                count = 0
+            peer.sent(count, now_ms)
+        if peer.finished:
+            self._close(peer)
+            return
+        events = (_IN if peer.reading else 0) | (_OUT if peer.unsent else 0)
+        if events != peer.events:
+            peer.events = events
+            self._epoll.modify(peer.fd, events)
+        if not peer.watched and peer.has_deadline:
+            peer.watched = True
+            self._watched.add(peer)
+            self._watch.set()
+
+    def _close(self, peer: _Peer) -> None:
+        if self._peers.pop(peer.fd, None) is None:
+            return
+        self._watched.discard(peer)
+        self._epoll.unregister(peer.fd)
+        peer.sock.close()
+        peer.lost()
+        self._on_close()
+
+    async def _sweep(self) -> None:
+        """Close what is overdue, once per second while anything runs against a deadline."""
+        while True:
+            if not self._watched:
+                self._watch = trio.Event()
+                await self._watch.wait()
+            await trio.sleep(_SWEEP_S)
+            now_ms = self._clock.monotonic_ms()
+            for peer in list(self._watched):
+                reason = peer.overdue(now_ms)
+                if reason is not None:
+                    log.info("connection_timed_out peer=%s: %s", peer.peer, reason)
+                    peer.go_away(Code.REPLY_TIMEOUT, reason)
+                    self._send_last(peer)
+                    self._close(peer)
+                elif not peer.has_deadline:
+                    peer.watched = False
+                    self._watched.discard(peer)
+
+    def _send_last(self, peer: _Peer) -> None:
+        try:
+            output = peer.output()
+            if output:
+                peer.sent(peer.sock.send(output), self._clock.monotonic_ms())
+        except OSError as error:
+            log.debug("connection_lost peer=%s: %s", peer.peer, error)
+
+    def go_away(self, code: Code, text: str) -> None:
+        """Tell every client that no further requests are taken."""
+        for peer in list(self._peers.values()):
+            peer.go_away(code, text)
+        self.flush()
+
+    async def wait_sent(self) -> None:
+        """Return when the kernel has taken every reply."""
+        while any(peer.unsent for peer in self._peers.values()):
+            self._sent = trio.Event()
+            await self._sent.wait()

@@ -1,0 +1,73 @@
+"""Proposes an empty entry when something falls due and nobody else writes.
+
+Every entry's stamp expires what is due, so under load there is nothing to do here. On an idle node the reaper
+sleeps until the replica's next deadline; a turn that brings an earlier one wakes it. Never busy: after a
+proposal it waits for the entry to be applied before it looks again.
+
+It also lets the sessions of living connections start their idle time anew, every ten minutes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import trio
+
+from walrq.daemon.broker import Broker
+from walrq.daemon.clock import Clock
+from walrq.daemon.driver import Driver
+from walrq.limits import SESSION_IDLE_MS
+from walrq.replica import Replica
+
+KEEP_SESSIONS_MS: Final = 10 * 60 * 1000
+# Several chances before an idle session ends.
+assert KEEP_SESSIONS_MS * 4 < SESSION_IDLE_MS
+
+
+class Reaper:
+    """See the module."""
+
+    def __init__(self, replica: Replica, driver: Driver, clock: Clock) -> None:
+        self._replica = replica
+        self._driver = driver
+        self._clock = clock
+        self._wake = trio.Event()
+        # When the task will look again by itself (monotonic ms); None = it is awake or waits for a turn.
+        self._sleeping_until: float | None = None
+        self._waiting_for_turn = False
+        driver.on_turn.append(self._on_turn)
+
+    def _on_turn(self) -> None:
+        if self._waiting_for_turn:
+            self._wake.set()
+        elif self._sleeping_until is not None:
+            deadline_ms = self._replica.next_deadline(self._clock.read())
+            if deadline_ms is not None and deadline_ms < self._sleeping_until:
+                self._sleeping_until = None
+                self._wake.set()
+
+    async def run(self) -> None:
+        """Expire in time, for ever."""
+        while True:
+            reading = self._clock.read()
+            deadline_ms = self._replica.next_deadline(reading)
+            self._wake = trio.Event()
+            if deadline_ms is not None and deadline_ms <= reading.monotonic_ms:
+                self._replica.propose_expiry()
+                self._driver.wake()
+                self._waiting_for_turn = True
+                await self._wake.wait()
+                self._waiting_for_turn = False
+                continue
+            self._sleeping_until = math.inf if deadline_ms is None else deadline_ms
+            with trio.move_on_at(math.inf if deadline_ms is None else self._clock.deadline(deadline_ms)):
+                await self._wake.wait()
+            self._sleeping_until = None
+
+
+async def keep_sessions(broker: Broker) -> None:
+    """Tell the log, now and then, which sessions have a living connection."""
+    while True:
+        await trio.sleep(KEEP_SESSIONS_MS / 1000)
+        broker.keep_sessions()

@@ -1,0 +1,357 @@
+"""The nursery tree of one node, its start and its end.
+
+    core          driver, ticker, reaper, compactor, pollers, cold replies: any exception ends the process
+    └ connections   the front (reactor or streams): an error in one connection ends that connection
+      └ accepting     listeners: left first when the node stops
+
+`serve` returns an exit status. Whatever ends the process early is one line on standard error:
+
+    0   stopped in good order: everything in flight answered or refused, log synced, last snapshot written
+    70  a mistake of walrq's own        74  storage failed or is damaged      75  the data directory is in use
+    78  a setting or a listening address is wrong (the statuses of `errors.ERRORS`)
+
+Stopping (SIGTERM, SIGINT) leaves the nurseries inside-out. A second signal exits at once, with 128 + its
+number: as safe as a crash, which is to say safe.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final, TextIO, cast
+
+import attrs
+import trio
+
+from walrq import api, limits
+from walrq.daemon import listener, logs, pollers, ticker
+from walrq.daemon.broker import Broker
+from walrq.daemon.clock import Clock
+from walrq.daemon.compactor import Compactor
+from walrq.daemon.config import Config
+from walrq.daemon.driver import Driver
+from walrq.daemon.reactor import AVAILABLE as EPOLL_AVAILABLE
+from walrq.daemon.reactor import Reactor
+from walrq.daemon.reaper import Reaper, keep_sessions
+from walrq.daemon.stream_front import StreamFront
+from walrq.errors import ERRORS, Code, WalrqError
+from walrq.protocol.handshake import Hello, Shards, Welcome
+from walrq.replica import Replica, ReplicaConfig
+from walrq.storage.config import StorageConfig
+from walrq.storage.disk import Disk, RealDisk
+from walrq.storage.storage import Storage
+
+log = logging.getLogger("walrq.supervisor")
+
+EXIT_OK: Final = 0
+EXIT_INTERNAL: Final = 70
+
+# The persist thread needs the interpreter back as soon as its fdatasync returns, or every group commit waits
+# for the event loop's next slice: the default of 5 ms would be several times the disk's own latency.
+SWITCH_INTERVAL_S: Final = 0.0005
+# Replies that are made when the drain ends still have to reach the kernel.
+_LAST_SEND_S: Final = 1.0
+
+Front = Reactor | StreamFront
+
+
+def serve(config: Config) -> int:
+    """Run one node until a signal ends it; the exit status. Blocks; main thread only."""
+    handler = logs.set_up(sys.stderr, config.log_level, cast(logs.LogFormat, config.log_format))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        trio.run(run, config)
+    except BaseException as error:
+        if not isinstance(error, Exception | BaseExceptionGroup):
+            raise
+        return _report(error)
+    finally:
+        sys.setswitchinterval(interval)
+        logging.getLogger("walrq").removeHandler(handler)
+    return EXIT_OK
+
+
+def _report(error: BaseException) -> int:
+    """One line about what ended the process; its exit status."""
+    first = _first(error)
+    if isinstance(first, WalrqError):
+        log.critical("fatal %s: %s", first.code.name, first.text)
+        status = ERRORS[first.code].exit
+    else:
+        where = traceback.extract_tb(first.__traceback__)[-1:]
+        place = f" at {os.path.basename(where[0].filename)}:{where[0].lineno}" if where else ""
+        log.critical("fatal INTERNAL: %s: %s%s", type(first).__name__, first, place)
+        status = EXIT_INTERNAL
+    log.debug("fatal_traceback", exc_info=error)
+    return status
+
+
+def _first(error: BaseException) -> BaseException:
+    """The error to report of a group: the first leaf that is no cancellation."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+@attrs.define
+class Node:
+    """The parts of a running node, wired together. Made by `open_node`, inside Trio."""
+
+    config: Config
+    node_id: str
+    clock: Clock
+    storage: Storage
+    replica: Replica
+    driver: Driver
+    broker: Broker
+    reaper: Reaper
+    compactor: Compactor
+
+    def welcome(self, hello: Hello) -> Welcome | api.Failed:
+        """Judge a client's Hello. A session is taken as it is: a request of an ended one is answered
+        *unknown*.
+        """
+        return Welcome(
+            node=self.node_id,
+            cluster=self.replica.machine.cluster,
+            shards=(Shards(0, limits.SHARDS - 1, None),),
+            limits=_PUBLISHED,
+            session=hello.session,
+            server_ms=self.clock.read().wall_ms,
+        )
+
+
+_PUBLISHED: Final = {
+    "frame_bytes_max": limits.FRAME_BYTES_MAX,
+    "batch_messages_max": limits.BATCH_MESSAGES_MAX,
+    "batch_bytes_max": limits.BATCH_BYTES_MAX,
+    "poll_messages_max": limits.POLL_MESSAGES_MAX,
+    "poll_wait_ms_max": limits.POLL_WAIT_MS_MAX,
+    "in_flight_per_connection_max": limits.IN_FLIGHT_PER_CONNECTION_MAX,
+    "session_window_max": limits.SESSION_WINDOW_MAX,
+}
+
+
+async def open_node(config: Config, *, disk: Disk | None = None, clock: Clock | None = None) -> Node:
+    """Lock and recover the data directory; a node that is ready to be run.
+
+    Raises:
+        DataDirLocked, DataDirInvalid, StorageError, DiskFull: see `Storage.open`.
+    """
+    disk = disk or RealDisk()
+    clock = clock or Clock()
+    reading = clock.read()
+    storage_config = StorageConfig(
+        data_dir=config.data_dir, fsync=config.fsync, segment_bytes=config.max_wal_segment_size
+    )
+
+    def open_blocking() -> tuple[Storage, str, Replica]:
+        storage = Storage.open(disk, storage_config)
+        try:
+            node_id = _node_id(storage, config)
+            replica = Replica.open(
+                storage,
+                ReplicaConfig(
+                    node_id=node_id,
+                    # Both are kept by the first start only.
+                    cluster_id=secrets.token_hex(8),
+                    secret=secrets.token_bytes(16),
+                    disk_uuid=storage.disk_uuid,
+                    snapshot_log_bytes=config.snapshot_log_bytes,
+                    snapshot_commands=config.snapshot_commands,
+                    body_cache_bytes=config.body_cache_bytes,
+                ),
+                reading,
+            )
+        except BaseException:
+            storage.close(clean=False)
+            raise
+        return storage, node_id, replica
+
+    storage, node_id, replica = await trio.to_thread.run_sync(open_blocking)
+    for finding in storage.findings:
+        log.warning("storage_finding %s", finding)
+    driver = Driver(replica, storage, clock, inline=config.fsync != "always")
+    broker = Broker(
+        replica,
+        clock,
+        wake=driver.wake,
+        push_allowed=lambda: storage.space.pushes_allowed,
+        auto_create=config.auto_create,
+        node_stats=lambda: {"node": node_id, "turns": driver.turns},
+    )
+    return Node(
+        config=config,
+        node_id=node_id,
+        clock=clock,
+        storage=storage,
+        replica=replica,
+        driver=driver,
+        broker=broker,
+        reaper=Reaper(replica, driver, clock),
+        compactor=Compactor(replica, storage, driver),
+    )
+
+
+def _node_id(storage: Storage, config: Config) -> str:
+    """The configured name, else the one kept in the data directory, else one made from the disk's uuid."""
+    if config.node_id is not None:
+        return config.node_id
+    kept = storage.hard_state
+    return kept.node_id if kept is not None else f"node-{storage.disk_uuid.hex()[:8]}"
+
+
+async def run(config: Config, *, ready: Callable[[dict[str, Any]], None] | None = None) -> None:
+    """One node, from opening its directory to its last snapshot. `ready` gets the readiness line's object."""
+    if sys.platform != "win32":
+        # A client that goes away while we write is an error of that send, not a signal for the process.
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        node = await open_node(config)
+        clean = False
+        try:
+            await _serve_node(node, signals, ready or _print_ready)
+            clean = True
+        finally:
+            # Also while an error is on its way out: the lock is released, the stop is not marked clean.
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(lambda: node.replica.close(clean=clean))
+        log.info("stopped")
+
+
+async def _serve_node(
+    node: Node, signals: AsyncIterator[int], ready: Callable[[dict[str, Any]], None]
+) -> None:
+    config = node.config
+    sock = listener.open_listener(*config.listen)
+    stop = trio.Event()
+    try:
+        async with trio.open_nursery() as core:
+            core.start_soon(_watch_signals, signals, stop)
+            start_core(core, node)
+            async with trio.open_nursery() as connections:
+                front = make_front(node)
+                await connections.start(front.run)
+                async with trio.open_nursery() as accepting:
+                    door = listener.Listener(
+                        sock,
+                        adopt(front),
+                        lambda: len(front),
+                        connections_max=config.max_connections,
+                    )
+                    accepting.start_soon(door.run)
+                    ready(
+                        {
+                            "event": "ready",
+                            "node": node.node_id,
+                            "endpoints": {"cbor": listener.address_of(sock)},
+                        }
+                    )
+                    _banner(node, listener.address_of(sock))
+                    await stop.wait()
+                    log.info("stopping drain_timeout=%g", config.drain_timeout)
+                    accepting.cancel_scope.cancel()
+                await drain(node, front)
+                connections.cancel_scope.cancel()
+            # What the closing connections still proposed (leases given back) is written too.
+            with trio.move_on_after(config.drain_timeout):
+                await node.driver.wait_written()
+            core.cancel_scope.cancel()
+    finally:
+        sock.close()
+    await node.compactor.snapshot()
+
+
+def start_core(core: trio.Nursery, node: Node) -> None:
+    """Start the tasks without which nothing is answered; an exception in any of them leaves `core`."""
+    core.start_soon(node.driver.run, node.broker, name="driver")
+    core.start_soon(lambda: ticker.run(node.replica, node.driver, node.clock, voters=1), name="ticker")
+    core.start_soon(node.reaper.run, name="reaper")
+    core.start_soon(keep_sessions, node.broker, name="keep_sessions")
+    core.start_soon(node.compactor.run, name="compactor")
+    core.start_soon(pollers.run, node.broker, node.clock, name="pollers")
+    core.start_soon(node.broker.cold.run, node.broker.flush, name="cold_replies")
+    if isinstance(node.config.fsync, tuple):
+        core.start_soon(node.driver.run_interval, node.config.fsync[1], name="interval_sync")
+
+
+def make_front(node: Node) -> Front:
+    """What carries the native protocol's TCP."""
+    choice = node.config.front
+    if choice == "reactor" or (choice == "auto" and EPOLL_AVAILABLE):
+        return Reactor(node.broker, node.clock, node.welcome)
+    return StreamFront(node.broker, node.clock, node.welcome)
+
+
+def adopt(front: Front) -> Callable[[socket.socket, str], None]:
+    """How a front takes an accepted socket."""
+    if isinstance(front, Reactor):
+        return front.add
+    streams = front
+
+    def add(sock: socket.socket, peer: str) -> None:
+        streams.add(trio.SocketStream(trio.socket.from_stdlib_socket(sock)), peer)
+
+    return add
+
+
+async def drain(node: Node, front: Front) -> None:
+    """Answer what is in flight, refuse what is new, within the drain time-out; then let the replies reach the
+    kernel.
+    """
+    idle = trio.Event()
+    with trio.move_on_after(node.config.drain_timeout) as scope:
+        node.broker.drain(idle.set)
+        front.go_away(Code.DRAINING, "the node is stopping")
+        await idle.wait()
+    if scope.cancelled_caught:
+        log.warning(
+            "drain_timed_out in_flight=%d: their outcome is unknown to the callers", node.broker.in_flight
+        )
+    node.broker.flush()
+    with trio.move_on_after(_LAST_SEND_S):
+        await front.wait_sent()
+
+
+async def _watch_signals(signals: AsyncIterator[int], stop: trio.Event) -> None:
+    async for number in signals:
+        if stop.is_set():
+            log.warning("second_signal %s: exiting at once", signal.Signals(number).name)
+            logging.shutdown()
+            os._exit(128 + number)
+        log.info("signal %s", signal.Signals(number).name)
+        stop.set()
+
+
+def _print_ready(line: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+def _banner(node: Node, address: str, stream: TextIO | None = None) -> None:
+    """What a person at a terminal wants to know first."""
+    stream = stream or sys.stderr
+    fsync = node.config.fsync
+    policy = fsync if isinstance(fsync, str) else f"interval:{fsync[1]}"
+    log.info(
+        "ready node=%s cbor=%s data_dir=%s fsync=%s", node.node_id, address, node.config.data_dir, policy
+    )
+    if not stream.isatty():
+        return
+    server = "" if address == f"127.0.0.1:{limits.DEFAULT_PORT}" else f" --server walrq://{address}"
+    stream.write(
+        f"\n  walrq node {node.node_id}\n"
+        f"  cbor       {address}\n"
+        f"  data       {os.path.abspath(node.config.data_dir)}\n"
+        f"  fsync      {policy}\n\n"
+        f'  next       walrq push{server} jobs "hello"\n\n'
+    )
+    stream.flush()
