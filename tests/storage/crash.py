@@ -169,6 +169,8 @@ def long_story(work: Workload) -> None:
         lambda: work.append(3900),
         lambda: work.append(3900),
         lambda: work.append(3900),
+        lambda: work.cut(2),
+        lambda: work.append(3900),
         lambda: work.append(1),
     ]
     for step in steps:

@@ -146,7 +146,8 @@ def test_weak_policies_lose_a_suffix_at_most(seed: int) -> None:
     disk = SimDisk()
     work = start(disk, seed, "never")
     for _ in range(12):
-        work.append(100, 50)
+        work.append(100, 950)
+    assert len(work.storage.stats().segments) > 2
     storage = Storage.open(disk.crash(seed), config("never"))
     entries: list[Record] = list(storage.entries(1))
 

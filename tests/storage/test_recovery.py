@@ -71,8 +71,8 @@ def test_every_bit_flip_in_a_settled_log_is_found_and_costs_at_most_its_record()
     size = stored_bytes(9)
     clean = Storage.open(base.keep_all(), config())
     assert () == clean.recovered.report
-    header_bits = [8 * offset + bit for offset in range(0, 56) for bit in range(8)]
-    slot_bits = [8 * (slot + byte) + bit for slot in SLOT_OFFSETS for byte in range(SLOT.size) for bit in range(8)]
+    header_bits = [8 * offset + bit for offset in range(56) for bit in range(8)]
+    slot_bits = [8 * slot + bit for slot in SLOT_OFFSETS for bit in range(8 * SLOT.size)]
     record_bits = range(8 * RECORDS_START, 8 * (RECORDS_START + 4 * size))
     for bit in [*header_bits, *slot_bits, *record_bits]:
         disk = base.keep_all()
@@ -130,7 +130,7 @@ def test_an_unreadable_last_write_is_suspect_and_named() -> None:
 
 
 def test_a_settled_last_record_is_damage_and_never_cut() -> None:
-    """After settling both slots promise the record: its loss is rot, and its index is never given away again."""
+    """Both slots promise a settled record: its loss is rot, and its index is never given away again."""
     disk = log_of(3, settle=True)
     end = RECORDS_START + 3 * stored_bytes(20)
     disk.zero(FIRST, end - stored_bytes(20), end)

@@ -138,7 +138,15 @@ def _headers(opening: _Opening, names: list[str]) -> list[tuple[str, Header]]:
     return found
 
 
-def _quarantine(opening: _Opening, name: str, text: str) -> None:
+def _quarantine(
+    opening: _Opening,
+    name: str,
+    text: str,
+    *,
+    verdict: Verdict = Verdict.METADATA,
+    first_index: int = 1,
+    last_index: int = 0,
+) -> None:
     disk = opening.disk
     target = f"quarantine/{name}"
     attempt = 0
@@ -148,7 +156,16 @@ def _quarantine(opening: _Opening, name: str, text: str) -> None:
     disk.rename(f"{opening.directory}/{name}", f"{opening.data_dir}/{target}")
     disk.fsync_directory(f"{opening.data_dir}/quarantine")
     disk.fsync_directory(opening.directory)
-    opening.findings.append(Finding(Verdict.METADATA, f"wal/{name}", text, kept_as=target))
+    opening.findings.append(
+        Finding(
+            verdict,
+            f"wal/{name}",
+            text,
+            first_index=first_index,
+            last_index=last_index,
+            kept_as=target,
+        )
+    )
 
 
 def _segments(
@@ -159,18 +176,47 @@ def _segments(
     scanned: Scan | None = None
     header: Header | None = None
     for position, (name, header) in enumerate(headers):
-        path = f"{opening.directory}/{name}"
-        _repair_header(opening, path, header)
-        is_last = position == len(headers) - 1
+        _repair_header(opening, f"{opening.directory}/{name}", header)
+        following = headers[position + 1 :]
         scanned = None
-        if is_last or not header.promise.sealed or header.promise.newer_last > snapshot_index:
-            scanned = scan_file(opening.disk, path, f"wal/{name}", header)
-            for finding in scanned.findings:
-                opening.findings.append(_kept(opening, finding))
-        segments.append(segment_from(path, header, scanned))
-        if is_last and scanned is not None and not scanned.broken_end:
-            _note_torn_tail(opening, f"wal/{name}", segments[-1])
+        if not following or not header.promise.sealed or header.promise.newer_last > snapshot_index:
+            scanned = _scan(opening, name, header)
+        segments.append(segment_from(f"{opening.directory}/{name}", header, scanned))
+        if scanned is not None and _ends_unsynced(header, scanned, following, snapshot_index):
+            _cut_unsynced(opening, scanned.last_index, following)
+            break
+    if scanned is not None and header is not None and not scanned.broken_end:
+        _note_torn_tail(opening, f"wal/{headers[len(segments) - 1][0]}", segments[-1])
     return segments, scanned, header
+
+
+def _scan(opening: _Opening, name: str, header: Header) -> Scan:
+    scanned = scan_file(opening.disk, f"{opening.directory}/{name}", f"wal/{name}", header)
+    opening.findings += [_kept(opening, finding) for finding in scanned.findings]
+    return scanned
+
+
+def _ends_unsynced(
+    header: Header, scanned: Scan, following: list[tuple[str, Header]], snapshot_index: int
+) -> bool:
+    """Records between this segment's end and the next segment were never synced, and are gone.
+
+    Only under the policy `never` does a segment get a successor without being sealed first.
+    """
+    if not following or header.promise.sealed or scanned.broken_end:
+        return False
+    first_behind = following[0][1].identity.first_index
+    return scanned.last_index + 1 < first_behind and first_behind - 1 > snapshot_index
+
+
+def _cut_unsynced(opening: _Opening, last_index: int, following: list[tuple[str, Header]]) -> None:
+    """Nobody was promised what is behind the hole; to apply it without the hole would be another history."""
+    first = last_index + 1
+    for name, header in following:
+        last = max(header.promise.newer_last, header.identity.first_index)
+        text = "records before this segment were never synced and are lost; the log ends before them"
+        _quarantine(opening, name, text, verdict=Verdict.SUSPECT, first_index=first, last_index=last)
+        first = last + 1
 
 
 def _kept(opening: _Opening, finding: Finding) -> Finding:
@@ -212,10 +258,9 @@ def _note_torn_tail(opening: _Opening, name: str, segment: Segment) -> None:
 
 def _find_gaps(opening: _Opening, segments: list[Segment], snapshot_index: int) -> None:
     """Indexes above the snapshot that no segment holds. Below it a gap is a reclaimed segment."""
-    named = {index for finding in opening.findings for index in (finding.last_index,)}
     expected = snapshot_index + 1
     for segment in segments:
-        if segment.first_index > expected and segment.first_index - 1 not in named:
+        if segment.first_index > expected:
             opening.findings.append(
                 Finding(
                     verdict=Verdict.MISSING,

@@ -122,6 +122,7 @@ class SnapshotStore:
         self._kept: list[tuple[int, Manifest]] = []
         self.reserve_is_whole = False
         self.damaged_index = 0
+        self._damaged: list[tuple[str, str]] = []
 
     @property
     def newest(self) -> Manifest | None:
@@ -143,32 +144,44 @@ class SnapshotStore:
 
     # --- opening --------------------------------------------------------------------------------------------
 
-    def load(self) -> list[Finding]:
-        """Find the snapshots; a damaged one is put into quarantine with the page files only it may know.
+    def load(self) -> None:
+        """Find the snapshots. Afterwards `newest` is the newest one whose every page verifies. OSError.
 
-        Afterwards `newest` is the newest one whose every page verifies. OSError as the disk says.
+        Nothing is moved or deleted yet: first it must be known that the log reaches (`put_damaged_aside`).
         """
-        findings: list[Finding] = []
         names = self._disk.list_directory(self._directory)
-        for name in names:
-            if name.endswith(".tmp"):
-                self._disk.unlink(f"{self._directory}/{name}")
         numbers = [number for name in names if (number := manifest_number(name)) is not None]
-        files = {number for name in names if (number := pages_number(name)) is not None}
+        files = [number for name in names if (number := pages_number(name)) is not None]
         self._next_number = max([0, *numbers, *files]) + 1
         for number in sorted(numbers, reverse=True):
             text = self._take(number)
             if text:
-                findings.append(self._quarantine(manifest_name(number), text))
-        known = frozenset().union(*(manifest.files for _, manifest in self._kept))
-        for file in sorted(files - known):
-            # What a damaged manifest knew is not known any more, so nothing it may have referred to is
-            # deleted.
-            if findings:
-                self._quarantine(pages_name(file), "")
-            else:
-                self._disk.unlink(f"{self._directory}/{pages_name(file)}")
+                self._damaged.append((manifest_name(number), text))
+
+    @property
+    def is_damaged(self) -> bool:
+        """A manifest or a page of it could not be read."""
+        return bool(self._damaged)
+
+    def put_damaged_aside(self) -> list[Finding]:
+        """Move damaged snapshots into quarantine, and clear away what a crash left half written. OSError."""
+        findings = [self._quarantine(name, text) for name, text in self._damaged]
+        self._damaged.clear()
+        known = self._known_files()
+        for name in self._disk.list_directory(self._directory):
+            file = pages_number(name)
+            if name.endswith(".tmp"):
+                self._disk.unlink(f"{self._directory}/{name}")
+            elif file is not None and file not in known:
+                # What a damaged manifest knew is not known any more, so nothing it may refer to is deleted.
+                if findings:
+                    self._quarantine(name, "")
+                else:
+                    self._disk.unlink(f"{self._directory}/{name}")
         return findings
+
+    def _known_files(self) -> frozenset[int]:
+        return frozenset(file for _, manifest in self._kept for file in manifest.files)
 
     def _take(self, number: int) -> str:
         """Keep a manifest if it and its pages are intact; else say what is wrong."""
@@ -230,8 +243,11 @@ class SnapshotStore:
 
     # --- writing --------------------------------------------------------------------------------------------
 
-    def begin(self, index: int, term: int, meta: bytes) -> SnapshotWriter:
-        """Start a snapshot that begins as a copy of the newest one. StorageError if one is being written."""
+    def begin(self, index: int, term: int, meta: bytes, durable: Callable[[], int]) -> SnapshotWriter:
+        """Start a snapshot that begins as a copy of the newest one. StorageError if one is being written.
+
+        `durable` tells the end of the durable log, which a finished snapshot must not be ahead of.
+        """
         with self._lock:
             if self._writing:
                 raise StorageError("another snapshot is being written")
@@ -241,7 +257,7 @@ class SnapshotStore:
             self._writing = True
             number = self._next_number
             self._next_number += 1
-        return SnapshotWriter(self, self._disk, self._directory, number, index, term, meta)
+        return SnapshotWriter(self, self._disk, self._directory, number, index, term, meta, durable)
 
     def publish(self, number: int, manifest: Manifest) -> None:
         """Make a snapshot the newest, after its pages were synced. OSError: the old one stands."""
@@ -257,7 +273,7 @@ class SnapshotStore:
         if stale:
             # A manifest must be gone for good before its pages are: else a crash brings it back without them.
             self._disk.fsync_directory(self._directory)
-        known = frozenset().union(*(manifest.files for _, manifest in self._kept))
+        known = self._known_files()
         for name in self._disk.list_directory(self._directory):
             file = pages_number(name)
             if file is not None and file not in known:
@@ -286,7 +302,9 @@ class SnapshotWriter:
         index: int,
         term: int,
         meta: bytes,
+        durable: Callable[[], int],
     ) -> None:
+        self._durable = durable
         self._store = store
         self._disk = disk
         self._directory = directory
@@ -324,7 +342,14 @@ class SnapshotWriter:
         return frozenset(self._pages)
 
     def finish(self) -> None:
-        """Make the snapshot durable and the newest one; then clear away what nobody needs."""
+        """Make the snapshot durable and the newest one; then clear away what nobody needs.
+
+        StorageError if its index is ahead of the durable log: sync the log first.
+        """
+        durable = self._durable()
+        # inv: SnapLeDurable
+        if self._index > durable:
+            raise StorageError(f"a snapshot at {self._index} would be ahead of the durable log at {durable}")
         self._rewrite_sparse_files()
         self._flush()
         manifest = Manifest(self._index, self._term, self._meta, self._pages)

@@ -144,18 +144,18 @@ class Storage:
         marks = hard_state.marks
         boot_id = disk.boot_id()
         snapshots = SnapshotStore(disk, data_dir, reserve_bytes=config.reserve_snapshot_bytes)
-        report = snapshots.load()
+        snapshots.load()
         snapshot = snapshots.reader
         index = snapshot.index if snapshot is not None else 0
         clean = marks is not None and marks.clean
         wal, found = open_wal(disk, config, disk_uuid=disk_uuid, snapshot_index=index, clean=clean)
-        report += found
-        if any(finding.file.startswith("snapshots/manifest-") for finding in report):
+        if snapshots.is_damaged:
             _check_log_reaches(wal, index, snapshots.damaged_index)
+        report = (*snapshots.put_damaged_aside(), *found)
         recovered = Recovered(
             hard_state=hard_state.state,
             snapshot=snapshot,
-            report=tuple(report),
+            report=report,
             unclean_boot=marks is not None and not marks.clean and marks.boot_id != boot_id,
             wal=wal,
         )
@@ -258,12 +258,8 @@ class Storage:
     # --- snapshots and space --------------------------------------------------------------------------------
 
     def begin_snapshot(self, index: int, term: int, meta: bytes) -> SnapshotWriter:
-        """Start a snapshot of the state after `index`, which must be durable. Any thread."""
-        if index > self.durable_index:
-            raise StorageError(
-                f"a snapshot at {index} would be ahead of the durable log at {self.durable_index}"
-            )
-        return self._snapshots.begin(index, term, meta)
+        """Start a snapshot of the state after `index`, which must be durable by the time it is finished. Any thread."""
+        return self._snapshots.begin(index, term, meta, lambda: self.durable_index)
 
     @property
     def snapshot(self) -> SnapshotReader | None:
