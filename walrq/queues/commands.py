@@ -1,0 +1,452 @@
+"""What the log carries: a stamp and the commands that gathered behind it. This module owns those bytes.
+
+An entry of kind COMMANDS is the CBOR array `[format, lease_ms, wall_ms, [command, ...]]`; a command is a flat array
+`[op, session, sequence, lowest, ...fields]`, its columns copied verbatim from the producer's frame. Positions are
+only ever appended; a new meaning gets a new op. A batch's address is (log index, ordinal of its command in the entry).
+
+Never: reads a clock, decides anything. The bytes of an entry are a pure function of its commands.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import attrs
+import cbor2
+
+from walrq.api import Columns, Filter, Range, SettleKind, value
+from walrq.errors import CorruptRecord
+
+FORMAT: Final = 1
+
+
+@attrs.frozen
+class Stamp:
+    """Both clocks of an entry, milliseconds. Neither ever goes back from entry to entry.
+
+    Attributes:
+        lease_ms: the log's own clock: leases, sessions, dedup windows, back-off.
+        wall_ms: ms since 1970, forward only: delays, ttl, retention.
+    """
+
+    lease_ms: int
+    wall_ms: int
+
+
+class Op(enum.IntEnum):
+    """Command numbers; never reused. 40-59 are reserved for schedules, unique jobs, results, cancellation of running
+    work, rate and concurrency limits."""
+
+    PUSH = 1
+    LEASE = 2
+    SETTLE = 3
+    TOUCH = 4
+    FORGET = 5
+    CANCEL = 6
+    RESCHEDULE = 7
+    SET_QUEUE = 8
+    PURGE_QUEUE = 9
+    DELETE_QUEUE = 10
+    REDRIVE = 11
+    PURGE_DEAD = 12
+    MOVE = 13
+    OPEN_SESSION = 14
+    CLOSE_SESSION = 15
+    KEEP_SESSIONS = 16
+    HYDRATE = 17
+    BOOTSTRAP = 18
+    UNDO = 19
+
+
+@value
+class Push:
+    """Append a batch; see `api.Push`."""
+
+    queue: str
+    columns: Columns
+    priority: int = 0
+    delay_ms: int | None = None
+    deliver_at_ms: int | None = None
+    ttl_ms: int | None = None
+    max_attempts: int | None = None
+
+
+@value
+class Lease:
+    """Lease up to `max_messages` of the first of `queues` that has some. `arrived_ms` is the lease clock's reading
+    when the poll arrived, so that the reply can tell how long it was parked."""
+
+    queues: tuple[str, ...]
+    max_messages: int
+    visibility_ms: int | None
+    arrived_ms: int
+    worker: str | None = None
+
+
+@value
+class Target:
+    """Outstanding messages of one lease: (queue uid, lease number), all of them when `ranges` is None."""
+
+    uid: int
+    lease: int
+    ranges: tuple[Range, ...] | None = None
+
+
+@value
+class Settle:
+    """See `api.Settle`; receipts are opened at the edge."""
+
+    queue: str
+    kind: SettleKind
+    targets: tuple[Target, ...]
+    delay_ms: int | None = None
+    error_type: str | None = None
+    error_text: str | None = None
+
+
+@value
+class Touch:
+    """See `api.Touch`."""
+
+    queue: str
+    targets: tuple[Target, ...]
+    visibility_ms: int
+
+
+@value
+class Forget:
+    """Release, free of charge, what request `request` of the command's session leased."""
+
+    request: int
+
+
+@value
+class Undo:
+    """Give leases back as if they had never been (a sessionless reply could not be delivered): free, to their place."""
+
+    targets: tuple[Target, ...]
+
+
+@value
+class Cancel:
+    """See `api.Cancel`."""
+
+    queue: str
+    ids: tuple[int, ...]
+
+
+@value
+class Reschedule:
+    """See `api.Reschedule`."""
+
+    queue: str
+    id: int
+    deliver_at_ms: int
+
+
+@value
+class SetQueue:
+    """See `api.SetQueue`; `settings` were checked at the edge by `settings.check`."""
+
+    queue: str
+    settings: Mapping[str, Any] = attrs.field(hash=False)
+    create: bool = True
+
+
+@value
+class PurgeQueue:
+    """See `api.PurgeQueue`."""
+
+    queue: str
+
+
+@value
+class DeleteQueue:
+    """See `api.DeleteQueue`."""
+
+    queue: str
+
+
+@value
+class Redrive:
+    """See `api.Redrive` (a dry run never reaches the log)."""
+
+    queue: str
+    limit: int
+    target: str | None = None
+    where: Filter | None = None
+
+
+@value
+class PurgeDead:
+    """See `api.PurgeDead`."""
+
+    queue: str
+    where: Filter | None = None
+
+
+@value
+class Move:
+    """See `api.Move`."""
+
+    source: str
+    target: str
+    limit: int
+
+
+@value
+class OpenSession:
+    """The session's number is (index, ordinal) of this command."""
+
+
+@value
+class CloseSession:
+    """Ends the command's own session."""
+
+
+@value
+class KeepSessions:
+    """These sessions have a living connection: their idle time starts anew."""
+
+    sessions: tuple[int, ...]
+
+
+@value
+class ColdBatch:
+    """Metadata of one batch that enters the hot window, read from disk; the address names its body."""
+
+    index: int
+    ordinal: int
+    sequence: int
+    count: int
+    size: int
+    pushed_ms: int
+    groups: tuple[str | None, ...] | None
+    max_attempts: int
+    expire_ms: int
+
+
+@value
+class Hydrate:
+    """Bring the oldest cold batches of (queue, priority) into the hot window, in order."""
+
+    uid: int
+    priority: int
+    batches: tuple[ColdBatch, ...]
+
+
+@value
+class Bootstrap:
+    """First command of a cluster: its id and the secret that keys receipt checks."""
+
+    cluster: str
+    secret: bytes
+
+
+Command: TypeAlias = (
+    Push
+    | Lease
+    | Settle
+    | Touch
+    | Forget
+    | Undo
+    | Cancel
+    | Reschedule
+    | SetQueue
+    | PurgeQueue
+    | DeleteQueue
+    | Redrive
+    | PurgeDead
+    | Move
+    | OpenSession
+    | CloseSession
+    | KeepSessions
+    | Hydrate
+    | Bootstrap
+)
+
+
+@value
+class Tagged:
+    """A command and the request it answers: (session, sequence, lowest unanswered), or no session."""
+
+    command: Command
+    session: int | None = None
+    sequence: int = 0
+    lowest: int = 0
+
+
+def _targets(targets: tuple[Target, ...]) -> list[Any]:
+    return [(t.uid, t.lease, t.ranges) for t in targets]
+
+
+def _open_targets(raw: Any) -> tuple[Target, ...]:
+    return tuple(
+        Target(uid, lease, None if ranges is None else tuple((a, b) for a, b in ranges))
+        for uid, lease, ranges in raw
+    )
+
+
+def _columns(columns: Columns) -> tuple[Any, ...]:
+    return (
+        columns.payloads,
+        columns.ends,
+        columns.headers,
+        columns.header_ends,
+        columns.groups,
+        columns.dedup,
+    )
+
+
+def _open_columns(raw: Any) -> Columns:
+    payloads, ends, headers, header_ends, groups, dedup = raw
+    return Columns(
+        payloads,
+        ends,
+        headers,
+        header_ends,
+        None if groups is None else tuple(groups),
+        None if dedup is None else tuple(dedup),
+    )
+
+
+def _filter(where: Filter | None) -> Any:
+    if where is None:
+        return None
+    return (where.reason, where.error_type, where.error_contains, where.ids)
+
+
+def _open_filter(raw: Any) -> Filter | None:
+    if raw is None:
+        return None
+    reason, error_type, contains, ids = raw
+    return Filter(reason, error_type, contains, None if ids is None else tuple(ids))
+
+
+_Encoder: TypeAlias = Callable[[Any], tuple[Any, ...]]
+_Decoder: TypeAlias = Callable[[Sequence[Any]], Command]
+
+_ENCODERS: Final[dict[type, tuple[int, _Encoder]]] = {
+    Push: (
+        Op.PUSH.value,
+        lambda c: (
+            c.queue,
+            _columns(c.columns),
+            c.priority,
+            c.delay_ms,
+            c.deliver_at_ms,
+            c.ttl_ms,
+            c.max_attempts,
+        ),
+    ),
+    Lease: (
+        Op.LEASE.value,
+        lambda c: (c.queues, c.max_messages, c.visibility_ms, c.arrived_ms, c.worker),
+    ),
+    Settle: (
+        Op.SETTLE.value,
+        lambda c: (
+            c.queue,
+            int(c.kind),
+            _targets(c.targets),
+            c.delay_ms,
+            c.error_type,
+            c.error_text,
+        ),
+    ),
+    Touch: (Op.TOUCH.value, lambda c: (c.queue, _targets(c.targets), c.visibility_ms)),
+    Forget: (Op.FORGET.value, lambda c: (c.request,)),
+    Undo: (Op.UNDO.value, lambda c: (_targets(c.targets),)),
+    Cancel: (Op.CANCEL.value, lambda c: (c.queue, c.ids)),
+    Reschedule: (Op.RESCHEDULE.value, lambda c: (c.queue, c.id, c.deliver_at_ms)),
+    SetQueue: (Op.SET_QUEUE.value, lambda c: (c.queue, dict(sorted(c.settings.items())), c.create)),
+    PurgeQueue: (Op.PURGE_QUEUE.value, lambda c: (c.queue,)),
+    DeleteQueue: (Op.DELETE_QUEUE.value, lambda c: (c.queue,)),
+    Redrive: (Op.REDRIVE.value, lambda c: (c.queue, c.limit, c.target, _filter(c.where))),
+    PurgeDead: (Op.PURGE_DEAD.value, lambda c: (c.queue, _filter(c.where))),
+    Move: (Op.MOVE.value, lambda c: (c.source, c.target, c.limit)),
+    OpenSession: (Op.OPEN_SESSION.value, lambda c: ()),
+    CloseSession: (Op.CLOSE_SESSION.value, lambda c: ()),
+    KeepSessions: (Op.KEEP_SESSIONS.value, lambda c: (c.sessions,)),
+    Hydrate: (
+        Op.HYDRATE.value,
+        lambda c: (c.uid, c.priority, [attrs.astuple(b, recurse=False) for b in c.batches]),
+    ),
+    Bootstrap: (Op.BOOTSTRAP.value, lambda c: (c.cluster, c.secret)),
+}
+
+
+def _open_cold(raw: Any) -> ColdBatch:
+    index, ordinal, sequence, count, size, pushed_ms, groups, max_attempts, expire_ms = raw
+    return ColdBatch(
+        index,
+        ordinal,
+        sequence,
+        count,
+        size,
+        pushed_ms,
+        None if groups is None else tuple(groups),
+        max_attempts,
+        expire_ms,
+    )
+
+
+_DECODERS: Final[dict[int, _Decoder]] = {
+    Op.PUSH.value: lambda f: Push(f[4], _open_columns(f[5]), *f[6:]),
+    Op.LEASE.value: lambda f: Lease(tuple(f[4]), *f[5:]),
+    Op.SETTLE.value: lambda f: Settle(f[4], SettleKind(f[5]), _open_targets(f[6]), *f[7:]),
+    Op.TOUCH.value: lambda f: Touch(f[4], _open_targets(f[5]), f[6]),
+    Op.FORGET.value: lambda f: Forget(f[4]),
+    Op.UNDO.value: lambda f: Undo(_open_targets(f[4])),
+    Op.CANCEL.value: lambda f: Cancel(f[4], tuple(f[5])),
+    Op.RESCHEDULE.value: lambda f: Reschedule(f[4], f[5], f[6]),
+    Op.SET_QUEUE.value: lambda f: SetQueue(f[4], f[5], f[6]),
+    Op.PURGE_QUEUE.value: lambda f: PurgeQueue(f[4]),
+    Op.DELETE_QUEUE.value: lambda f: DeleteQueue(f[4]),
+    Op.REDRIVE.value: lambda f: Redrive(f[4], f[5], f[6], _open_filter(f[7])),
+    Op.PURGE_DEAD.value: lambda f: PurgeDead(f[4], _open_filter(f[5])),
+    Op.MOVE.value: lambda f: Move(f[4], f[5], f[6]),
+    Op.OPEN_SESSION.value: lambda f: OpenSession(),
+    Op.CLOSE_SESSION.value: lambda f: CloseSession(),
+    Op.KEEP_SESSIONS.value: lambda f: KeepSessions(tuple(f[4])),
+    Op.HYDRATE.value: lambda f: Hydrate(f[4], f[5], tuple(map(_open_cold, f[6]))),
+    Op.BOOTSTRAP.value: lambda f: Bootstrap(f[4], f[5]),
+}
+
+
+def encode_entry(stamp: Stamp, commands: Sequence[Tagged]) -> bytes:
+    """The body of a COMMANDS entry."""
+    rows = []
+    for tagged in commands:
+        op, fields = _ENCODERS[type(tagged.command)]
+        rows.append(
+            (op, tagged.session, tagged.sequence, tagged.lowest, *fields(tagged.command)),
+        )
+    return cbor2.dumps((FORMAT, stamp.lease_ms, stamp.wall_ms, rows))
+
+
+def decode_entry(body: bytes) -> tuple[Stamp, list[Tagged]]:
+    """Stamp and commands of a COMMANDS entry.
+
+    Raises:
+        CorruptRecord: bytes that `encode_entry` of this or an older version never wrote. (Rot is caught before, by the
+            record's checksum; this is a format of a newer version or an error of ours.)
+    """
+    try:
+        version, lease_ms, wall_ms, rows = cbor2.loads(body)
+        if version != FORMAT:
+            raise CorruptRecord(f"entry format {version} is not known to this version (knows {FORMAT})")
+        commands = [Tagged(_DECODERS[row[0]](row), row[1], row[2], row[3]) for row in rows]
+    except (cbor2.CBORDecodeError, KeyError, IndexError, TypeError, ValueError) as error:
+        raise CorruptRecord(f"an entry's commands cannot be read: {error}") from error
+    return Stamp(lease_ms, wall_ms), commands
+
+
+def bodies_of(body: bytes) -> dict[int, Columns]:
+    """The columns of every push in an entry, by ordinal (for reading bodies back by address)."""
+    rows = cbor2.loads(body)[3]
+    return {
+        ordinal: _open_columns(row[5]) for ordinal, row in enumerate(rows) if row[0] == Op.PUSH.value
+    }

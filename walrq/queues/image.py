@@ -1,0 +1,419 @@
+"""The machine as pages of bytes, and back.
+
+Pages:  "m"                      clocks, cluster, counters            "s" + bucket          sessions
+        "q" + uid + page >= 0    batches with that page's sequences   "q" + uid + HEADER    settings, counters
+        "q" + uid + TURNS        the rotation of groups               "q" + uid + DEDUP..   deduplication ids
+
+The same state gives the same bytes on every machine: maps and sets are written in sorted order, nothing depends on
+hashes. An image is taken while the machine goes on: `freeze` names the pages that changed since the last image;
+`step` encodes some of them between turns; a page that is about to change before its turn is encoded at once (copy on
+write). Never a fork, never a pause for the whole state.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Any, Final
+
+import cbor2
+
+from walrq import api
+from walrq.api import Attempt
+from walrq.errors import CorruptRecord
+from walrq.queues.batch import BACKOFF, DELAYED, LEASED, PARKED, READY, Batch, Lease, Origin, Run
+from walrq.queues.machine import Bounds, Machine
+from walrq.queues.queue import (
+    DEDUP_BUCKETS,
+    DEDUP_PAGE_FIRST,
+    HEADER_PAGE,
+    LIVE_SHIFT,
+    TURNS_PAGE,
+    Queue,
+    dedup_page,
+    restore_ready,
+)
+from walrq.queues.sessions import BUCKETS, Held, Session, bucket_of
+from walrq.queues.settings import Settings, as_dict
+from walrq.queues.timers import BACKOFF_ENDS, DUE, LEASE_ENDS
+
+FORMAT: Final = 1
+_QUEUE_KEY: Final = struct.Struct(">cIq")
+
+MACHINE_KEY: Final = b"m"
+
+
+def _queue_key(uid: int, page: int) -> bytes:
+    return _QUEUE_KEY.pack(b"q", uid, page)
+
+
+def _session_key(bucket: int) -> bytes:
+    return b"s" + bytes([bucket])
+
+
+# --- encoding -----------------------------------------------------------------------------------------------
+def _attempts(history: tuple[Attempt, ...]) -> list[Any]:
+    return [(a.at_ms, a.reason, a.worker, a.error_type, a.error_text) for a in history]
+
+
+def _run(run: Run) -> tuple[Any, ...]:
+    lease = run.lease
+    return (
+        run.first,
+        run.last,
+        run.order,
+        run.delivery,
+        run.attempts,
+        run.group,
+        run.state,
+        run.deadline,
+        _attempts(run.history),
+        None if lease is None else (lease.number, lease.first, lease.count, *lease.fence, lease.worker),
+    )
+
+
+def _batch(batch: Batch) -> tuple[Any, ...]:
+    origin = batch.origin
+    pieces = batch.pieces
+    return (
+        batch.index,
+        batch.ordinal,
+        batch.base,
+        batch.count,
+        batch.total,
+        batch.size,
+        batch.seq,
+        batch.priority,
+        batch.max_attempts,
+        batch.pushed_ms,
+        batch.expire_ms,
+        batch.cursor,
+        batch.fresh,
+        None
+        if origin is None
+        else (
+            origin.first_id,
+            origin.delivery,
+            origin.queue,
+            origin.reason,
+            origin.died_ms,
+            _attempts(origin.history),
+        ),
+        [_run(pieces[first]) for first in sorted(pieces)] if pieces else [],
+    )
+
+
+def _machine_page(m: Machine) -> bytes:
+    return cbor2.dumps((FORMAT, m.cluster, m.secret, m.now, m.wall, m.incarnations))
+
+
+def _queue_page(queue: Queue, page: int) -> bytes | None:
+    """The bytes of a page, None when it is empty."""
+    if page >= 0:
+        batches = queue.pages.get(page)
+        return cbor2.dumps([_batch(batch) for batch in batches.values()]) if batches else None
+    if page == HEADER_PAGE:
+        settings = as_dict(queue.settings)
+        return cbor2.dumps(
+            (
+                queue.name,
+                {name: settings[name] for name in sorted(settings)},
+                queue.next_seq,
+                queue.next_lease,
+                queue.dlq_seen,
+            )
+        )
+    if page == TURNS_PAGE:
+        if not queue.rotation:
+            return None
+        return cbor2.dumps([(priority, list(queue.rotation[priority])) for priority in sorted(queue.rotation)])
+    ids = [(key, *entry) for key, entry in queue.dedup.items() if dedup_page(key) == page]
+    return cbor2.dumps(sorted(ids, key=lambda row: row[2])) if ids else None
+
+
+_RESULTS: Final[dict[int, type]] = {
+    1: api.Pushed,
+    2: Held,
+    3: api.Settled,
+    4: api.Touched,
+    5: api.Outcomes,
+    6: api.Done,
+    7: api.Moved,
+    8: api.SessionOpened,
+    9: api.Failed,
+}
+_RESULT_TAGS: Final = {kind: tag for tag, kind in _RESULTS.items()}
+
+
+def _result(result: Any) -> tuple[Any, ...]:
+    kind = type(result)
+    tag = _RESULT_TAGS[kind]
+    if kind is api.Failed:
+        details = {name: result.details[name] for name in sorted(result.details)}
+        return (tag, int(result.code), result.text, details)
+    if kind is api.Outcomes:
+        return (tag, [int(outcome) for outcome in result.outcomes])
+    return (tag, *(getattr(result, field.name) for field in kind.__attrs_attrs__))
+
+
+def _session_page(m: Machine, bucket: int) -> bytes | None:
+    rows = [
+        (
+            session.number,
+            session.last_ms,
+            session.lowest,
+            [(sequence, _result(session.results[sequence])) for sequence in sorted(session.results)],
+        )
+        for session in m.sessions.table.values()
+        if bucket_of(session.number) == bucket
+    ]
+    return cbor2.dumps(sorted(rows, key=lambda row: row[0])) if rows else None
+
+
+class Imager:
+    """Takes images of one machine, one at a time.
+
+    Drive it: `freeze()`, then `step(n)` until it answers False; `take()` at any time hands over what was encoded.
+    """
+
+    def __init__(self, machine: Machine, known: Iterable[bytes] = ()) -> None:
+        """`known`: keys of the pages of the last image (those the machine was restored from)."""
+        self._machine = machine
+        self._known: dict[int, set[int]] = {}
+        for key in known:
+            if key[:1] == b"q":
+                _, uid, page = _QUEUE_KEY.unpack(key)
+                self._known.setdefault(uid, set()).add(page)
+        self._pending: dict[tuple[int, int], Queue] = {}
+        self._pending_buckets: set[int] = set()
+        self._encoded: list[tuple[bytes, bytes | None]] = []
+        # Pages that this image leaves out, in case it is not kept.
+        self._dropped: list[tuple[int, int]] = []
+        self.active = False
+
+    def freeze(self) -> None:
+        """Fix the state of which an image is taken: as it is now."""
+        assert not self.active
+        m = self._machine
+        self.active = True
+        self._dropped.clear()
+        self._encoded.append((MACHINE_KEY, _machine_page(m)))
+        for uid in sorted(m.removed_uids):
+            for page in sorted(self._known.pop(uid, ())):
+                self._drop(uid, page)
+        m.removed_uids.clear()
+        for queue in m.queues.values():
+            if queue.dirty:
+                for page in queue.dirty:
+                    self._pending[queue.uid, page] = queue
+                queue.dirty = set()
+        self._pending_buckets = set(m.sessions.dirty)
+        m.sessions.dirty.clear()
+        m.before_queue_page = self._before_queue_page
+        m.before_session_page = self._before_session_page
+
+    def start_over(self) -> None:
+        """The image being taken was not kept: everything counts as changed."""
+        m = self._machine
+        self._pending.clear()
+        self._pending_buckets.clear()
+        self._encoded.clear()
+        for uid, page in self._dropped:
+            self._known.setdefault(uid, set()).add(page)
+        m.before_queue_page = None
+        m.before_session_page = None
+        self.active = False
+        for queue in m.queues.values():
+            queue.dirty.update((HEADER_PAGE, TURNS_PAGE), queue.pages, self._known.get(queue.uid, ()))
+            queue.dirty.update(dedup_page(key) for key in queue.dedup)
+        m.removed_uids.update(uid for uid in self._known if uid not in m.by_uid)
+        m.sessions.dirty.update(range(BUCKETS))
+
+    def _before_queue_page(self, queue: Queue, page: int) -> None:
+        if self._pending.pop((queue.uid, page), None) is not None:
+            self._encode(queue, page)
+
+    def _before_session_page(self, bucket: int) -> None:
+        if bucket in self._pending_buckets:
+            self._pending_buckets.discard(bucket)
+            self._encoded.append((_session_key(bucket), _session_page(self._machine, bucket)))
+
+    def _encode(self, queue: Queue, page: int) -> None:
+        body = _queue_page(queue, page)
+        known = self._known.setdefault(queue.uid, set())
+        if body is not None:
+            known.add(page)
+            self._encoded.append((_queue_key(queue.uid, page), body))
+        elif page in known:
+            known.discard(page)
+            self._drop(queue.uid, page)
+
+    def _drop(self, uid: int, page: int) -> None:
+        self._dropped.append((uid, page))
+        self._encoded.append((_queue_key(uid, page), None))
+
+    def step(self, pages: int) -> bool:
+        """Encode up to `pages` pages; False when the image is complete."""
+        for _ in range(pages):
+            if self._pending:
+                (_, page), queue = self._pending.popitem()
+                self._encode(queue, page)
+            elif self._pending_buckets:
+                self._before_session_page(next(iter(self._pending_buckets)))
+            else:
+                self._machine.before_queue_page = None
+                self._machine.before_session_page = None
+                self.active = False
+                return False
+        return True
+
+    def take(self) -> list[tuple[bytes, bytes | None]]:
+        """Pages encoded since the last call; None = the page is no more."""
+        encoded = self._encoded
+        self._encoded = []
+        return encoded
+
+
+def full_pages(m: Machine) -> dict[bytes, bytes]:
+    """All pages of the state as it is now (for tests, transfers and hash comparison); changes nothing."""
+    pages: dict[bytes, bytes] = {MACHINE_KEY: _machine_page(m)}
+    for queue in m.queues.values():
+        numbers = [HEADER_PAGE, TURNS_PAGE, *queue.pages]
+        if queue.dedup:
+            numbers += [DEDUP_PAGE_FIRST - bucket for bucket in range(DEDUP_BUCKETS)]
+        for page in numbers:
+            body = _queue_page(queue, page)
+            if body is not None:
+                pages[_queue_key(queue.uid, page)] = body
+    for bucket in range(BUCKETS):
+        body = _session_page(m, bucket)
+        if body is not None:
+            pages[_session_key(bucket)] = body
+    return dict(sorted(pages.items()))
+
+
+# --- decoding -----------------------------------------------------------------------------------------------
+def _open_attempts(raw: Any) -> tuple[Attempt, ...]:
+    return tuple(Attempt(*row) for row in raw)
+
+
+def _open_result(raw: Any) -> Any:
+    kind = _RESULTS[raw[0]]
+    fields = raw[1:]
+    if kind is api.Outcomes:
+        return api.Outcomes(tuple(api.Outcome(outcome) for outcome in fields[0]))
+    if kind is api.Failed:
+        return api.Failed(*fields)
+    return kind(*(_tuples(field) for field in fields))
+
+
+def _tuples(raw: Any) -> Any:
+    return tuple(_tuples(item) for item in raw) if isinstance(raw, list) else raw
+
+
+def _restore_batch(queue: Queue, raw: Any, m: Machine) -> None:
+    batch = Batch(*raw[:11])
+    batch.cursor = raw[11]
+    batch.fresh = raw[12]
+    if raw[13] is not None:
+        first_id, delivery, name, reason, died_ms, history = raw[13]
+        batch.origin = Origin(first_id, delivery, name, reason, died_ms, _open_attempts(history))
+    queue.add_batch(batch)
+    live = batch.count - batch.cursor if batch.fresh else 0
+    for row in raw[14]:
+        live += row[1] - row[0] + 1
+    # `add_batch` counted the whole batch; take out what is gone.
+    queue.discount(batch, live)
+    if batch.fresh:
+        restore_ready(queue, batch)
+    for row in raw[14]:
+        first, last, order, delivery, attempts, group, state, deadline, history, lease = row
+        run = Run(batch, first, last, order, delivery, attempts, group)
+        run.history = _open_attempts(history)
+        if state == LEASED:
+            number, start, count, fence_index, fence_ordinal, worker = lease
+            held = queue.leases.get(number)
+            if held is None:
+                held = Lease(number, batch, start, count, (fence_index, fence_ordinal), worker)
+                queue.leases[number] = held
+                m.tally.leases += 1
+            m.lease_timers.add(deadline, queue.uid, LEASE_ENDS, number, held)
+            queue.restore_run(run, state, deadline, held)
+        else:
+            queue.restore_run(run, state, deadline, None)
+            if state == BACKOFF:
+                m.lease_timers.add(deadline, queue.uid, BACKOFF_ENDS, order, run)
+            elif state == DELAYED:
+                m.wall_timers.add(deadline, queue.uid, DUE, order, run)
+            elif state == PARKED:
+                m.parked.add(queue.uid)
+            elif state != READY:
+                raise CorruptRecord(f"an image page holds a run in state {state}")
+
+
+def _restore_sessions(m: Machine, rows: list[Any]) -> None:
+    for number, last_ms, lowest, results in sorted(rows, key=lambda row: (row[1], row[0])):
+        session = Session(number, last_ms)
+        session.lowest = lowest
+        session.results = {sequence: _open_result(result) for sequence, result in results}
+        m.sessions.table[number] = session
+
+
+def load(pages: Iterable[tuple[bytes, bytes]], bounds: Bounds = Bounds()) -> Machine:
+    """The machine whose image these pages are.
+
+    Raises:
+        CorruptRecord: a page of a newer format, or bytes no image holds.
+    """
+    m = Machine(bounds)
+    headers: list[tuple[int, bytes]] = []
+    turns: list[tuple[int, bytes]] = []
+    dedup: dict[int, list[Any]] = {}
+    batches: list[tuple[int, int, bytes]] = []
+    sessions: list[Any] = []
+    for key, body in pages:
+        if key == MACHINE_KEY:
+            version, *fields = cbor2.loads(body)
+            if version != FORMAT:
+                raise CorruptRecord(f"image format {version} is not known to this version (knows {FORMAT})")
+            m.cluster, m.secret, m.now, m.wall, m.incarnations = fields
+        elif key[:1] == b"s":
+            sessions.extend(cbor2.loads(body))
+        else:
+            _, uid, page = _QUEUE_KEY.unpack(key)
+            if page >= 0:
+                batches.append((uid, page, body))
+            elif page == HEADER_PAGE:
+                headers.append((uid, body))
+            elif page == TURNS_PAGE:
+                turns.append((uid, body))
+            else:
+                dedup.setdefault(uid, []).extend(cbor2.loads(body))
+    for uid, body in sorted(headers):
+        name, settings, next_seq, next_lease, dlq_seen = cbor2.loads(body)
+        queue = m.new_queue(name, uid, Settings(**settings))
+        queue.next_seq = next_seq
+        queue.next_lease = next_lease
+        queue.dlq_seen = dlq_seen
+    for uid, _, body in sorted(batches, key=lambda row: row[:2]):
+        queue = m.by_uid[uid]
+        for raw in cbor2.loads(body):
+            _restore_batch(queue, raw, m)
+    for uid, body in turns:
+        m.by_uid[uid].restore_turns(cbor2.loads(body))
+    for uid, rows in sorted(dedup.items()):
+        queue = m.by_uid[uid]
+        # Ids rise with arrival, so this is the order of arrival.
+        queue.dedup = {key: (end, identifier) for key, end, identifier in sorted(rows, key=lambda row: row[2])}
+        m.dedup_ids += len(queue.dedup)
+    for queue in m.queues.values():
+        queue.dirty.clear()
+    _restore_sessions(m, sessions)
+    m.sessions.dirty.clear()
+    return m
+
+
+def live_in(m: Machine, first: int, last: int) -> bool:
+    """Whether a live batch may lie in the log indexes first..last (per block of 64: never wrongly False)."""
+    blocks = m.live_blocks
+    return any(block in blocks for block in range(first >> LIVE_SHIFT, (last >> LIVE_SHIFT) + 1))

@@ -1,0 +1,386 @@
+"""The state machine: applies entries of commands to queues, the same way on every replica.
+
+    apply(index, stamp, commands):  expire what the stamp makes due, then each command in order -> one result each
+
+Everything that happens is a function of (index, stamp, commands) and the state so far. A refusal is a result too
+(`api.Failed`) and changes nothing but the session's memory of it.
+
+Never: reads a clock or a file, draws a number, depends on hash order. Bodies stay in the log; results name them by
+address. Reads (`reads.py`) change nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import attrs
+
+from walrq import api, limits
+from walrq.errors import Code, Overloaded, QueueNotFound, WalrqError
+from walrq.ids import INCARNATION_MAX, make_uid, shard_of
+from walrq.queues import commands, death, leases, pending, pushes
+from walrq.queues.batch import Batch, Lease, Run
+from walrq.queues.commands import Stamp, Tagged
+from walrq.queues.effects import Effects, Granted, Result
+from walrq.queues.queue import HEADER_PAGE, Queue, Tally
+from walrq.queues.sessions import FORGOTTEN, Held, Session, Sessions
+from walrq.queues.settings import Settings, changed
+from walrq.queues.timers import LEASE_ENDS, TimerHeap, lease_timer_alive, wall_timer_alive
+
+
+@attrs.frozen
+class Bounds:
+    """Bounds of the replicated state. All replicas must use the same values."""
+
+    expire_per_entry: int = limits.EXPIRE_PER_ENTRY
+    in_flight_runs_max: int = limits.IN_FLIGHT_RUNS_MAX
+    dedup_ids_max: int = limits.DEDUP_IDS_MAX
+    sessions_max: int = limits.SESSIONS_MAX
+    session_window_max: int = limits.SESSION_WINDOW_MAX
+    queues_max: int = limits.QUEUES_MAX
+
+
+class Machine:
+    """See the module.
+
+    Attributes:
+        now, wall: both clocks of the entry being applied (or the last one).
+        index, ordinal: address of the command being applied.
+        queues, by_uid: all queues, by name and by uid.
+        sessions: the table of exactly-once requests.
+        parked: uids of queues that hold parked messages.
+        dedup_ids: how many deduplication ids are remembered, expired ones included.
+        live_blocks: live batches per block of 64 log indexes; an absent block holds none.
+        secret, cluster: from the bootstrap command.
+    """
+
+    def __init__(self, bounds: Bounds = Bounds()) -> None:
+        self.bounds = bounds
+        self.now = 0
+        self.wall = 0
+        self.index = 0
+        self.ordinal = 0
+        self.cluster = ""
+        self.secret = b""
+        self.queues: dict[str, Queue] = {}
+        self.by_uid: dict[int, Queue] = {}
+        self.incarnations = [0] * limits.SHARDS
+        self.parked: set[int] = set()
+        self.dedup_ids = 0
+        self.live_blocks: dict[int, int] = {}
+        self.tally = Tally()
+        self.lease_timers = TimerHeap(lease_timer_alive)
+        self.wall_timers = TimerHeap(wall_timer_alive)
+        self.effects = Effects()
+        # Pages removed or changed since the last image are known per queue and per bucket; `image.py` sets the hooks
+        # to copy a page before it changes while an image is being written.
+        self.removed_uids: set[int] = set()
+        self.before_queue_page: Callable[[Queue, int], None] | None = None
+        self.before_session_page: Callable[[int], None] | None = None
+        self.sessions = Sessions(bounds.session_window_max, bounds.sessions_max, self._touch_session_page)
+
+    # --- pages ----------------------------------------------------------------------------------------------
+    def _touch_queue_page(self, queue: Queue, page: int) -> None:
+        if self.before_queue_page is not None:
+            self.before_queue_page(queue, page)
+        queue.dirty.add(page)
+
+    def _touch_session_page(self, bucket: int) -> None:
+        if self.before_session_page is not None:
+            self.before_session_page(bucket)
+        self.sessions.dirty.add(bucket)
+
+    # --- queues ---------------------------------------------------------------------------------------------
+    def new_queue(self, name: str, uid: int, settings: Settings) -> Queue:
+        """A queue object wired to this machine, registered."""
+        queue = Queue(
+            name, uid, settings, self.lease_timers, self.wall_timers, self.live_blocks, self.tally,
+            self._touch_queue_page,
+        )
+        self.queues[name] = queue
+        self.by_uid[uid] = queue
+        return queue
+
+    def create(self, name: str) -> Queue:
+        """A new queue with default settings.
+
+        Raises:
+            Overloaded: no room for another queue.
+        """
+        if len(self.queues) >= self.bounds.queues_max:
+            raise Overloaded(
+                f"there are {len(self.queues)} queues already, allowed are {self.bounds.queues_max}",
+                limit="queues_max",
+            )
+        shard = shard_of(name)
+        incarnation = self.incarnations[shard] + 1
+        if incarnation > INCARNATION_MAX:
+            raise Overloaded(f"shard {shard} has used up its {INCARNATION_MAX} incarnations", limit="incarnations")
+        self.incarnations[shard] = incarnation
+        queue = self.new_queue(name, make_uid(shard, incarnation), Settings())
+        queue.mark(HEADER_PAGE)
+        return queue
+
+    def require(self, name: str) -> Queue:
+        """The queue of that name.
+
+        Raises:
+            QueueNotFound: with the nearest name.
+        """
+        queue = self.queues.get(name)
+        if queue is None:
+            raise not_found(name, self.queues)
+        return queue
+
+    def available(self, name: str) -> int:
+        """How many messages a lease would get now: exact without groups, else at least 1 if there is any."""
+        queue = self.queues.get(name)
+        if queue is None or queue.settings.paused or not queue.ready:
+            return 0
+        number = queue.ready
+        if queue.groups:
+            ungrouped = sum(level.ready for level in queue.levels.values())
+            number = ungrouped + sum(
+                1 for turns in queue.rotation.values() for lane in turns if lane is not None
+            )
+        cap = queue.settings.max_in_flight
+        if cap is not None:
+            number = min(number, cap - queue.leased)
+        return max(0, number)
+
+    def take_effects(self) -> Effects:
+        """What happened since the last call."""
+        effects = self.effects
+        if not effects.woken and not effects.deleted:
+            return _NOTHING
+        self.effects = Effects()
+        return effects
+
+    # --- entries --------------------------------------------------------------------------------------------
+    @property
+    def last_stamp(self) -> Stamp:
+        """Stamp of the last entry applied."""
+        return Stamp(self.now, self.wall)
+
+    def apply(self, index: int, stamp: Stamp, entry: Sequence[Tagged]) -> list[Result]:
+        """Apply one entry; one result per command."""
+        # inv: ClockMonotonic
+        assert stamp.lease_ms >= self.now and stamp.wall_ms >= self.wall, (stamp, self.now, self.wall)
+        self.now = stamp.lease_ms
+        self.wall = stamp.wall_ms
+        self.index = index
+        self._expire()
+        results: list[Result] = []
+        for ordinal, tagged in enumerate(entry):
+            self.ordinal = ordinal
+            if tagged.session is None:
+                results.append(self._execute(tagged.command))
+            else:
+                results.append(self._execute_once(tagged))
+        return results
+
+    def _execute(self, command: commands.Command) -> Result:
+        try:
+            return _HANDLERS[type(command)](self, command)
+        except WalrqError as error:
+            return api.Failed(error.code, error.text, error.details)
+
+    def _execute_once(self, tagged: Tagged) -> Result:
+        begun = self.sessions.begin(tagged, self.now)
+        if not isinstance(begun, Session):
+            return leases.again(self, begun) if isinstance(begun, Held) else begun
+        command = tagged.command
+        if type(command) is commands.Forget:
+            result = self._forget(begun, command.request)
+        else:
+            result = self._execute(command)
+        if type(command) is commands.CloseSession:
+            assert tagged.session is not None
+            self.sessions.close(tagged.session)
+        else:
+            self.sessions.remember(begun, tagged.sequence, result)
+        return result
+
+    def _forget(self, session: Session, request: int) -> Result:
+        if request < session.lowest:
+            return api.Done(0)
+        known = session.results.get(request)
+        if isinstance(known, Held):
+            for uid, number in known.leases:
+                leases.release_all(self, uid, number)
+        session.results[request] = FORGOTTEN
+        return api.Done(1)
+
+    # --- time -----------------------------------------------------------------------------------------------
+    def _expire(self) -> None:
+        """What the stamp makes due, in the documented order, at most `expire_per_entry` timers."""
+        now = self.now
+        wall = self.wall
+        self.sessions.expire(now)
+        budget = self.bounds.expire_per_entry
+        while budget:
+            timer = self.lease_timers.pop_due(now)
+            if timer is None:
+                break
+            budget -= 1
+            _, uid, kind, _, _, subject = timer
+            queue = self.by_uid[uid]
+            if kind == LEASE_ENDS:
+                assert isinstance(subject, Lease)
+                leases.expire(self, queue, subject)
+            else:
+                assert isinstance(subject, Run)
+                queue.withdraw(subject)
+                leases.come_back(self, queue, subject)
+        while budget:
+            timer = self.wall_timers.pop_due(wall)
+            if timer is None:
+                break
+            budget -= 1
+            _, uid, _, _, _, subject = timer
+            queue = self.by_uid[uid]
+            if isinstance(subject, Run):
+                queue.withdraw(subject)
+                leases.come_back(self, queue, subject)
+            else:
+                assert isinstance(subject, Batch)
+                self._end_of_life(queue, subject)
+        if budget and self.parked:
+            death.flow(self, budget)
+
+    def _end_of_life(self, queue: Queue, batch: Batch) -> None:
+        for run in queue.runs_of(batch):
+            if run.lease is None:
+                queue.withdraw(run)
+                queue.finish(run)
+        if not queue.parked_runs:
+            self.parked.discard(queue.uid)
+        if queue.ready:
+            self.effects.woken.add(queue.name)
+
+    def next_lease_deadline(self) -> int | None:
+        """When something happens on the lease clock, in its ms; the current time when parked messages can flow."""
+        if self.parked and death.flowing(self):
+            return self.now
+        first = self.lease_timers.next()
+        idle = self.sessions.next_end()
+        if first is None or idle is None:
+            return idle if first is None else first
+        return min(first, idle)
+
+    def next_wall_deadline(self) -> int | None:
+        """When something happens on the wall clock, in its ms."""
+        return self.wall_timers.next()
+
+
+_NOTHING: Final = Effects()
+
+
+def not_found(name: str, queues: Sequence[str] | dict[str, Any]) -> QueueNotFound:
+    """The error for an absent queue, with the nearest name that is there."""
+    # A search over very many names would stall the node; the first ten thousand are help enough.
+    names = [known for known, _ in zip(queues, range(10_000), strict=False)]
+    nearest = difflib.get_close_matches(name, names, 1)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    return QueueNotFound(f"there is no queue {name!r}{hint}", queue=name, nearest=nearest[0] if nearest else None)
+
+
+# --- the small commands -------------------------------------------------------------------------------------
+def _set_queue(m: Machine, command: commands.SetQueue) -> api.Done:
+    queue = m.queues.get(command.queue)
+    if queue is None:
+        if not command.create:
+            raise not_found(command.queue, m.queues)
+        queue = m.create(command.queue)
+    queue.mark(HEADER_PAGE)
+    old = queue.settings
+    new = changed(old, command.settings)
+    queue.settings = new
+    if new.dlq != old.dlq:
+        queue.dlq_seen = False
+    if new.group_limit != old.group_limit:
+        queue.reseat_all()
+    if queue.ready:
+        m.effects.woken.add(queue.name)
+    return api.Done()
+
+
+def _empty(m: Machine, queue: Queue) -> int:
+    """Drop everything a queue holds."""
+    number = queue.length
+    for batch in queue.batches():
+        for run in queue.runs_of(batch):
+            queue.withdraw(run)
+            queue.finish(run)
+    for key in list(queue.dedup):
+        queue.mark_dedup(key)
+    m.dedup_ids -= len(queue.dedup)
+    queue.dedup.clear()
+    m.parked.discard(queue.uid)
+    return number
+
+
+def _purge_queue(m: Machine, command: commands.PurgeQueue) -> api.Done:
+    return api.Done(_empty(m, m.require(command.queue)))
+
+
+def _delete_queue(m: Machine, command: commands.DeleteQueue) -> api.Done:
+    queue = m.require(command.queue)
+    number = _empty(m, queue)
+    queue.mark(HEADER_PAGE)
+    del m.queues[queue.name]
+    del m.by_uid[queue.uid]
+    m.removed_uids.add(queue.uid)
+    m.effects.deleted.add(queue.name)
+    m.effects.woken.discard(queue.name)
+    return api.Done(number)
+
+
+def _open_session(m: Machine, command: commands.OpenSession) -> api.SessionOpened | api.Failed:
+    return m.sessions.open(m.index << 16 | m.ordinal, m.now)
+
+
+def _close_session(m: Machine, command: commands.CloseSession) -> api.Done:
+    # With a session, `_execute_once` ends it; without one there is nothing to end.
+    return api.Done()
+
+
+def _keep_sessions(m: Machine, command: commands.KeepSessions) -> api.Done:
+    for number in command.sessions:
+        m.sessions.keep(number, m.now)
+    return api.Done(len(command.sessions))
+
+
+def _forget_nothing(m: Machine, command: commands.Forget) -> api.Failed:
+    return api.Failed(Code.INVALID_ARGUMENT, "forget needs a session")
+
+
+def _bootstrap(m: Machine, command: commands.Bootstrap) -> api.Done:
+    if not m.cluster:
+        m.cluster = command.cluster
+        m.secret = command.secret
+    return api.Done()
+
+
+_HANDLERS: Final[dict[type, Callable[[Machine, Any], Result]]] = {
+    commands.Push: pushes.push,
+    commands.Lease: leases.grant,
+    commands.Settle: leases.settle,
+    commands.Touch: leases.touch,
+    commands.Undo: leases.undo,
+    commands.Forget: _forget_nothing,
+    commands.Cancel: pending.cancel,
+    commands.Reschedule: pending.reschedule,
+    commands.SetQueue: _set_queue,
+    commands.PurgeQueue: _purge_queue,
+    commands.DeleteQueue: _delete_queue,
+    commands.Redrive: death.redrive,
+    commands.PurgeDead: death.purge_dead,
+    commands.Move: pushes.move,
+    commands.OpenSession: _open_session,
+    commands.CloseSession: _close_session,
+    commands.KeepSessions: _keep_sessions,
+    commands.Bootstrap: _bootstrap,
+}

@@ -1,0 +1,266 @@
+"""Taking messages in: pushes with their delays, groups, dedup ids and length limits; moves between queues."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from walrq import api
+from walrq.errors import DelayTooLong, Overloaded, QueueFull
+from walrq.ids import message_id
+from walrq.limits import DELAY_MS_MAX, POLL_BYTES_MAX
+from walrq.queues import commands, death
+from walrq.queues.batch import READY, Batch, Origin, Run
+from walrq.queues.queue import Queue
+from walrq.queues.settings import DEFAULTS
+
+if TYPE_CHECKING:
+    from walrq.queues.machine import Machine
+
+# Expired dedup ids dropped per new one: the table shrinks as fast as it grows, without a sweep.
+_DEDUP_SWEEP = 4
+
+
+def push(m: Machine, command: commands.Push) -> api.Pushed:
+    """Append a batch."""
+    columns = command.columns
+    queue = m.queues.get(command.queue)
+    settings = DEFAULTS if queue is None else queue.settings
+    due = _due(m, command, settings.delay_ms)
+    if queue is None:
+        queue = m.create(command.queue)
+    number = len(columns.ends) >> 2
+    known: dict[int, int] | None = None
+    if columns.dedup is not None:
+        known = _dedup_hits(m, queue, columns.dedup)
+    size = columns.size
+    if settings.max_length is not None or settings.max_bytes is not None:
+        _make_room(m, queue, number, size, known)
+    seq = queue.take_sequences(number)
+    wall = m.wall
+    first_id = message_id(wall, queue.uid, seq)
+    life = _life(command.ttl_ms, settings.retention_ms)
+    batch = Batch(
+        m.index,
+        m.ordinal,
+        0,
+        number,
+        number,
+        size,
+        seq,
+        command.priority,
+        command.max_attempts or 0,
+        wall,
+        wall + life if life is not None else 0,
+    )
+    if known is None and columns.groups is None and due <= wall:
+        queue.add_batch(batch)
+        queue.put_fresh(batch)
+        m.effects.woken.add(queue.name)
+        return api.Pushed(first_id, number)
+    if known is not None:
+        assert columns.dedup is not None
+        _remember_ids(m, queue, columns.dedup, known, first_id)
+    _place(m, queue, batch, columns.groups, known, due)
+    if not known:
+        return api.Pushed(first_id, number)
+    ids = tuple(known.get(position, first_id + position) for position in range(number))
+    return api.Pushed(first_id, number, ids, tuple(sorted(known)))
+
+
+def _due(m: Machine, command: commands.Push, default_ms: int) -> int:
+    if command.deliver_at_ms is not None:
+        due = command.deliver_at_ms
+    else:
+        due = m.wall + (command.delay_ms if command.delay_ms is not None else default_ms)
+    check_horizon(m, due)
+    return due
+
+
+def check_horizon(m: Machine, due_ms: int) -> None:
+    """Refuse what lies more than 30 days ahead."""
+    if due_ms - m.wall > DELAY_MS_MAX:
+        raise DelayTooLong(
+            f"the message would be due in {due_ms - m.wall} ms, allowed are {DELAY_MS_MAX} ms (30 days)",
+            limit=DELAY_MS_MAX,
+        )
+
+
+def _life(ttl_ms: int | None, retention_ms: int | None) -> int | None:
+    if ttl_ms is None:
+        return retention_ms
+    return ttl_ms if retention_ms is None else min(ttl_ms, retention_ms)
+
+
+def _dedup_hits(m: Machine, queue: Queue, keys: tuple[str | None, ...]) -> dict[int, int]:
+    """Position -> old id of every hit; -1 - k for a duplicate of position k of the same batch. Changes nothing."""
+    now = m.now
+    hits: dict[int, int] = {}
+    inside: dict[str, int] = {}
+    for position, key in enumerate(keys):
+        if key is None:
+            continue
+        entry = queue.dedup.get(key)
+        if entry is not None and entry[0] > now:
+            hits[position] = entry[1]
+        elif key in inside:
+            hits[position] = -1 - inside[key]
+        else:
+            inside[key] = position
+    if m.dedup_ids + len(inside) > m.bounds.dedup_ids_max:
+        raise Overloaded(
+            f"{m.dedup_ids} deduplication ids are remembered, allowed are {m.bounds.dedup_ids_max}",
+            limit="dedup_ids_max",
+        )
+    return hits
+
+
+def _remember_ids(
+    m: Machine, queue: Queue, keys: tuple[str | None, ...], known: dict[int, int], first_id: int
+) -> None:
+    """Record the new ids and resolve duplicates inside the batch."""
+    now = m.now
+    end = now + queue.settings.dedup_window_ms
+    table = queue.dedup
+    for position, key in enumerate(keys):
+        if key is None:
+            continue
+        if position in known:
+            if known[position] < 0:
+                known[position] = first_id + (-1 - known[position])
+            continue
+        queue.mark_dedup(key)
+        if table.pop(key, None) is None:
+            m.dedup_ids += 1
+        table[key] = (end, first_id + position)
+        for _ in range(_DEDUP_SWEEP):
+            oldest = next(iter(table))
+            if table[oldest][0] > now:
+                break
+            queue.mark_dedup(oldest)
+            del table[oldest]
+            m.dedup_ids -= 1
+
+
+def _place(
+    m: Machine,
+    queue: Queue,
+    batch: Batch,
+    groups: tuple[str | None, ...] | None,
+    burned: dict[int, int] | None,
+    due: int,
+) -> None:
+    """One run per stretch of equal group without burned positions."""
+    stretches: list[tuple[int, int, str | None]] = []
+    number = batch.count
+    first = 0
+    while first < number:
+        if burned and first in burned:
+            first += 1
+            continue
+        group = groups[first] if groups is not None else None
+        last = first
+        while last + 1 < number and not (burned and last + 1 in burned) and (
+            groups is None or groups[last + 1] == group
+        ):
+            last += 1
+        stretches.append((first, last, group))
+        first = last + 1
+    if not stretches:
+        return
+    queue.add_batch(batch)
+    for position in sorted(burned or ()):
+        queue.burn(batch, position, position)
+    if due <= m.wall and stretches == [(0, number - 1, None)]:
+        queue.put_fresh(batch)
+    else:
+        for first, last, group in stretches:
+            run = Run(batch, first, last, batch.seq + first, 0, 0, group)
+            if due > m.wall:
+                queue.put_delayed(run, due)
+            else:
+                queue.put_ready(run)
+    if due <= m.wall:
+        m.effects.woken.add(queue.name)
+
+
+def _make_room(m: Machine, queue: Queue, number: int, size: int, known: dict[int, int] | None) -> None:
+    """Hold the queue's length limits, or refuse the whole batch."""
+    settings = queue.settings
+    share = size // number
+    adding = number - len(known or ())
+    adding_bytes = size - share * len(known or ())
+    over = _over(queue, adding, adding_bytes)
+    if over is None:
+        return
+    if settings.overflow == "drop_oldest" and not _too_big(queue, adding, adding_bytes):
+        # Only ready messages may go; check first, so that a refusal drops nothing.
+        droppable = sum(
+            batch.bytes_of(run.first, run.last)
+            for batch in queue.batches()
+            for run in death.visible_runs(batch)
+            if run.state == READY
+        )
+        enough = (settings.max_length is None or queue.length - queue.ready + adding <= settings.max_length) and (
+            settings.max_bytes is None or queue.bytes - droppable + adding_bytes <= settings.max_bytes
+        )
+        if enough:
+            _drop_oldest(queue, adding, adding_bytes)
+            return
+    raise QueueFull(over, queue=queue.name)
+
+
+def _over(queue: Queue, adding: int, adding_bytes: int) -> str | None:
+    settings = queue.settings
+    if settings.max_length is not None and queue.length + adding > settings.max_length:
+        return f"max_length: {queue.length} messages and {adding} more exceed {settings.max_length}"
+    if settings.max_bytes is not None and queue.bytes + adding_bytes > settings.max_bytes:
+        return f"max_bytes: {queue.bytes} bytes and {adding_bytes} more exceed {settings.max_bytes}"
+    return None
+
+
+def _too_big(queue: Queue, adding: int, adding_bytes: int) -> bool:
+    settings = queue.settings
+    return (settings.max_length is not None and adding > settings.max_length) or (
+        settings.max_bytes is not None and adding_bytes > settings.max_bytes
+    )
+
+
+def _drop_oldest(queue: Queue, adding: int, adding_bytes: int) -> None:
+    for batch in queue.batches():
+        for run in queue.runs_of(batch):
+            if run.state != READY:
+                continue
+            while _over(queue, adding, adding_bytes) is not None:
+                last = run.last
+                dropped = queue.carve(run, run.first, run.first)
+                first = dropped.first
+                queue.finish(dropped)
+                if first == last:
+                    break
+                assert batch.pieces is not None
+                run = batch.pieces[first + 1]
+            if _over(queue, adding, adding_bytes) is None:
+                return
+
+
+def move(m: Machine, command: commands.Move) -> api.Moved:
+    """Move what a poll would take next behind another queue's messages, atomically."""
+    source = m.require(command.source)
+    target = m.queues.get(command.target)
+    number = min(command.limit, source.ready)
+    if target is not None and target is not source and number:
+        limit = target.settings.max_length
+        if limit is not None and target.length + number > limit:
+            raise QueueFull(f"max_length: {target.length} messages and {number} more exceed {limit}", queue=target.name)
+    if target is None:
+        target = m.create(command.target)
+    taken: list[Run] = []
+    into = target
+
+    def place(run: Run) -> None:
+        taken.append(run)
+        origin = Origin(run.batch.id_of(source.uid, run.first), run.delivery)
+        death.transfer(m, source, run, into, origin, attempts=run.attempts)
+
+    moved = source.take(min(command.limit, source.ready), POLL_BYTES_MAX, place)
+    return api.Moved(moved, bool(source.ready) and moved == command.limit)

@@ -1,0 +1,153 @@
+"""Looking without touching: peek, dead-letter listings, queue counts. Nothing here changes the machine.
+
+A page of messages is in order of sequence (dead ones: in order of death); its cursor is the sequence to go on from.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+from walrq import api
+from walrq.api import State
+from walrq.limits import BATCH_MESSAGES_MAX
+from walrq.queues import death
+from walrq.queues.batch import BACKOFF, DELAYED, LEASED, PARKED, READY, Batch, Run
+from walrq.queues.effects import Seen
+from walrq.queues.queue import PAGE_SHIFT, Queue
+from walrq.queues.settings import as_dict
+
+if TYPE_CHECKING:
+    from walrq.queues.machine import Machine
+
+_STATES = {
+    State.READY: (READY,),
+    State.DELAYED: (DELAYED, BACKOFF),
+    State.LEASED: (LEASED,),
+    State.PARKED: (PARKED,),
+}
+
+
+def peek(m: Machine, request: api.Peek) -> tuple[list[Seen], int]:
+    """A page of messages of one state, and the cursor of the next page (0 at the end).
+
+    Raises:
+        QueueNotFound: no such queue.
+    """
+    if request.state == State.DEAD:
+        return dead(m, api.ListDead(request.queue, request.limit, request.after))
+    queue = m.require(request.queue)
+    states = _STATES[request.state]
+    seen: list[Seen] = []
+    from_page = max(0, request.after - BATCH_MESSAGES_MAX) >> PAGE_SHIFT
+    for page, batches in queue.pages.items():
+        if page < from_page:
+            continue
+        for batch in batches.values():
+            if batch.seq + batch.count <= request.after:
+                continue
+            for run in death.visible_runs(batch):
+                if run.state not in states:
+                    continue
+                for offset in range(max(run.first, request.after - batch.seq), run.last + 1):
+                    if len(seen) == request.limit:
+                        return seen, batch.seq + offset
+                    seen.append(_seen(m, queue, batch, run, offset, request.state))
+    return seen, 0
+
+
+def dead(m: Machine, request: api.ListDead) -> tuple[list[Seen], int]:
+    """A page of the dead messages of a queue, in its dead-letter queue first, then the parked ones.
+
+    The cursor counts matching messages.
+    """
+    m.require(request.queue)
+    seen: list[Seen] = []
+    position = 0
+    for queue, batch, run in death.dead_runs(m, request.queue, states=(READY, LEASED, DELAYED, BACKOFF)):
+        for offset in range(run.first, run.last + 1):
+            if not death.matches(request.where, batch, offset, queue.uid):
+                continue
+            position += 1
+            if position <= request.after:
+                continue
+            if len(seen) == request.limit:
+                return seen, position - 1
+            seen.append(_seen(m, queue, batch, run, offset, State.DEAD))
+    return seen, 0
+
+
+def _seen(m: Machine, queue: Queue, batch: Batch, run: Run, offset: int, state: State) -> Seen:
+    origin = batch.origin
+    due_ms = 0
+    if run.state == DELAYED:
+        due_ms = run.deadline
+    elif run.state == BACKOFF:
+        due_ms = m.wall + run.deadline - m.now
+    story = origin is not None and origin.reason is not None
+    return Seen(
+        batch.index,
+        batch.ordinal,
+        batch.base + offset,
+        api.Peeked(
+            id=batch.id_of(queue.uid, offset),
+            state=state,
+            sequence=batch.seq + offset,
+            priority=batch.priority,
+            delivery=run.delivery,
+            attempts=run.attempts,
+            pushed_ms=batch.pushed_ms,
+            due_ms=due_ms,
+            group=run.group,
+            payload=None,
+            deadline_in_ms=max(0, run.deadline - m.now) if run.state == LEASED else 0,
+            reason=origin.reason if origin is not None else None,
+            origin=origin.queue if origin is not None else None,
+            died_ms=origin.died_ms if origin is not None else 0,
+            history=origin.history if origin is not None and story else run.history,
+        ),
+    )
+
+
+def show(m: Machine, name: str) -> api.QueueInfo:
+    """Counts and settings.
+
+    Raises:
+        QueueNotFound: no such queue.
+    """
+    return _info(m, m.require(name))
+
+
+def _info(m: Machine, queue: Queue) -> api.QueueInfo:
+    target = death.target_name(queue)
+    buried = m.queues.get(target) if target is not None else None
+    oldest = 0
+    for batches in queue.pages.values():
+        for batch in batches.values():
+            oldest = batch.pushed_ms
+            break
+        break
+    return api.QueueInfo(
+        name=queue.name,
+        uid=queue.uid,
+        ready=queue.ready,
+        delayed=queue.delayed,
+        leased=queue.leased,
+        parked=queue.parked,
+        dead=queue.parked + (buried.origins.get(queue.name, 0) if buried is not None else 0),
+        bytes=queue.bytes,
+        oldest_ms=oldest,
+        settings=as_dict(queue.settings),
+    )
+
+
+def list_queues(m: Machine, request: api.ListQueues) -> api.QueueList:
+    """A page of queues by name."""
+    names = heapq.nsmallest(
+        request.limit + 1,
+        (name for name in m.queues if name.startswith(request.prefix) and name > request.after),
+    )
+    page = names[: request.limit]
+    return api.QueueList(
+        tuple(_info(m, m.queues[name]) for name in page), page[-1] if len(names) > request.limit else ""
+    )
