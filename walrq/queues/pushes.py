@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from walrq import api
@@ -186,9 +187,9 @@ def _place(
 def _make_room(m: Machine, queue: Queue, number: int, size: int, known: dict[int, int] | None) -> None:
     """Hold the queue's length limits, or refuse the whole batch."""
     settings = queue.settings
-    share = size // number
     adding = number - len(known or ())
-    adding_bytes = size - share * len(known or ())
+    burned = sum(size * (position + 1) // number - size * position // number for position in known or ())
+    adding_bytes = size - burned
     over = _over(queue, adding, adding_bytes)
     if over is None:
         return
@@ -247,11 +248,8 @@ def move(m: Machine, command: commands.Move) -> api.Moved:
     """Move what a poll would take next behind another queue's messages, atomically."""
     source = m.require(command.source)
     target = m.queues.get(command.target)
-    number = min(command.limit, source.ready)
-    if target is not None and target is not source and number:
-        limit = target.settings.max_length
-        if limit is not None and target.length + number > limit:
-            raise QueueFull(f"max_length: {target.length} messages and {number} more exceed {limit}", queue=target.name)
+    if target is not None and target is not source:
+        _check_room(source, target, command.limit)
     if target is None:
         target = m.create(command.target)
     taken: list[Run] = []
@@ -262,5 +260,19 @@ def move(m: Machine, command: commands.Move) -> api.Moved:
         origin = Origin(run.batch.id_of(source.uid, run.first), run.delivery)
         death.transfer(m, source, run, into, origin, attempts=run.attempts)
 
-    moved = source.take(min(command.limit, source.ready), POLL_BYTES_MAX, place)
-    return api.Moved(moved, bool(source.ready) and moved == command.limit)
+    moved = source.take(min(command.limit, source.takeable()), POLL_BYTES_MAX, place)
+    return api.Moved(moved, source.takeable() > 0)
+
+
+def _check_room(source: Queue, target: Queue, limit: int) -> None:
+    """Refuse a move that the target's length limits do not allow as a whole."""
+    max_length, max_bytes = target.settings.max_length, target.settings.max_bytes
+    number = min(limit, source.takeable())
+    if max_length is not None and number and target.length + number > max_length:
+        text = f"max_length: {target.length} messages and {number} more exceed {max_length}"
+        raise QueueFull(text, queue=target.name)
+    if max_bytes is not None and number:
+        size = sum(batch.bytes_of(offset, offset) for batch, offset in islice(source.upcoming(), number))
+        if target.bytes + size > max_bytes:
+            text = f"max_bytes: {target.bytes} bytes and {size} more exceed {max_bytes}"
+            raise QueueFull(text, queue=target.name)

@@ -707,6 +707,32 @@ class Queue:
             return self.ready
         return self.ready - sum(group.ready for group in self.groups.values() if group.turn is None)
 
+    def upcoming(self) -> Iterator[tuple[Batch, int]]:
+        """(batch, offset) of what `take` would hand out, message by message, if each left the queue at once."""
+        rotation = {p: list(turns) for p, turns in self.rotation.items()}
+        if not self.groups:
+            rotation = {priority: [None] for priority in self.tops}
+        lines: dict[tuple[str | None, int], Iterator[tuple[int, Batch, int]]] = {}
+        heads: dict[tuple[str | None, int], tuple[int, Batch, int]] = {}
+        for priority, lanes in rotation.items():
+            for lane in lanes:
+                line = _line(self.groups[lane].heap if lane is not None else self.levels[priority])
+                key = (lane, priority if lane is None else -1)
+                heads[key] = next(line)
+                lines[key] = line
+        while rotation:
+            priority = max(rotation)
+            lane = rotation[priority].pop(0)
+            if not rotation[priority]:
+                del rotation[priority]
+            key = (lane, priority if lane is None else -1)
+            _, batch, offset = heads[key]
+            yield batch, offset
+            following = next(lines[key], None)
+            if following is not None:
+                heads[key] = following
+                rotation.setdefault(following[1].priority, []).append(lane)
+
     def _take_level(self, priority: int, limit: int, bytes_limit: int, must: bool) -> Run | None:
         """Up to `limit` messages of one level as one run; None when not even one fits (unless it must)."""
         level = self.levels[priority]
@@ -782,6 +808,18 @@ class Queue:
         if lane in self.rotation.get(priority, ()):
             self._seat(lane, priority)
         return run
+
+
+def _line(lane: Level | list[_Returned]) -> Iterator[tuple[int, Batch, int]]:
+    """(order, batch, offset) of a lane's ready messages, head first; changes nothing."""
+    heap = lane.returned if isinstance(lane, Level) else lane
+    runs = {id(run): run for order, _, run in heap if run.state == READY and run.order == order}
+    stretches = [(run.order, run.batch, run.first, run.last) for run in runs.values()]
+    if isinstance(lane, Level):
+        stretches += [(b.seq + b.cursor, b, b.cursor, b.count - 1) for b in lane.fresh if b.fresh]
+    for order, batch, first, last in sorted(stretches, key=lambda stretch: stretch[0]):
+        for offset in range(first, last + 1):
+            yield order + offset - first, batch, offset
 
 
 def _fitting(batch: Batch, first: int, number: int, bytes_limit: int, must: bool) -> int:
