@@ -1,8 +1,9 @@
 """The oracle: what the queue state machine must answer, written to be obviously right and nothing else.
 
-One object per message, linear scans, sorting. No run, batch or page exists here; where a rule speaks of runs
-(a lease is one run) the model finds them by looking at neighbouring messages. It takes the machine's commands
-and gives the same answers, except that a lease is answered message by message (`Granted`, `Lent`).
+One object per message, linear scans, sorting. No run, batch or page exists here. It takes the machine's
+commands and gives the same answers, except that a lease is answered message by message (`Granted`, `Lent`). How
+the leased messages are cut into runs, a lease number each, is the machine's choice as long as every run is
+legal: the oracle is told the lengths and refuses illegal ones.
 
 Never: imports the machine, is fast, bounds anything. Tests compare the two after every step. What the rules
 leave open is decided here in a sentence marked "Chosen:", so that a difference can be argued about.
@@ -52,15 +53,14 @@ Lane: TypeAlias = tuple[str, str | int]
 class Message:
     """One message, wherever it stands.
 
-    `body` is the address of its payload (log index, ordinal, position in the columns) and never changes;
-    `batch` names what it arrived with in this queue. `order` is its place in the line.
+    `body` is the address of its payload (log index, ordinal, position in the columns) and never changes.
+    `order` is its place in the line. `history` are its attempts in this queue, `story` those it died of before.
     """
 
     id: int
     sequence: int
     order: int
     body: tuple[int, int, int]
-    batch: tuple[Any, ...]
     bytes: int
     priority: int
     group: str | None
@@ -77,6 +77,7 @@ class Message:
     deadline_ms: int = 0
     worker: str | None = None
     history: tuple[api.Attempt, ...] = ()
+    story: tuple[api.Attempt, ...] = ()
     reason: str | None = None
     origin: str | None = None
     died_ms: int = 0
@@ -144,7 +145,7 @@ class Queue:
     lease_counts: dict[int, int] = attrs.field(factory=dict)
     dedup: dict[str, tuple[int, int]] = attrs.field(factory=dict)
     rings: dict[int, list[Lane]] = attrs.field(factory=dict)
-    used_targets: set[str] = attrs.field(factory=set)
+    dlq_seen: bool = False
 
     def next_sequence(self) -> int:
         """The queue's one counter: sequences and fresh orders."""
@@ -229,6 +230,10 @@ class _Refused(Exception):
         self.failed = api.Failed(int(code), text, details)
 
 
+class IllegalRun(Exception):
+    """Messages that may not share a receipt were leased as one run."""
+
+
 class Model:
     """The oracle's state; `apply` and the reads have the machine's signatures.
 
@@ -246,7 +251,7 @@ class Model:
         self.last_stamp = c.Stamp(0, 0)
         self._index = 0
         self._ordinal = 0
-        self._moves = itertools.count()
+        self._runs: Mapping[int, Sequence[int]] = {}
         self._commands: dict[type, Callable[[Any], Result]] = {
             c.Push: self._push,
             c.Lease: self._lease,
@@ -262,6 +267,8 @@ class Model:
             c.PurgeDead: self._purge_dead,
             c.Move: self._move,
             c.OpenSession: self._open_session,
+            c.CloseSession: lambda command: api.Done(),
+            c.Forget: lambda command: api.Failed(int(Code.INVALID_ARGUMENT), "forget needs a session"),
             c.KeepSessions: self._keep_sessions,
             c.Bootstrap: self._bootstrap,
         }
@@ -275,11 +282,25 @@ class Model:
         return self.last_stamp.wall_ms
 
     # --- entries --------------------------------------------------------------------------------------------
-    def apply(self, index: int, stamp: c.Stamp, commands: Sequence[c.Tagged]) -> list[Result]:
-        """Expire what is due at `stamp`, then answer each command in order."""
+    def apply(
+        self,
+        index: int,
+        stamp: c.Stamp,
+        commands: Sequence[c.Tagged],
+        runs: Mapping[int, Sequence[int]] | None = None,
+    ) -> list[Result]:
+        """Expire what is due at `stamp`, then answer each command in order.
+
+        Args:
+            runs: for the ordinal of a lease, the lengths of its runs in order; left out, as long as is legal.
+
+        Raises:
+            IllegalRun: messages that may not share a receipt.
+        """
         assert stamp.lease_ms >= self._lease_ms and stamp.wall_ms >= self._wall_ms, "clocks never go back"
         self.last_stamp = stamp
         self._index = index
+        self._runs = {} if runs is None else runs
         self._expire()
         results = []
         for ordinal, tagged in enumerate(commands):
@@ -307,11 +328,11 @@ class Model:
             return api.Failed(int(Code.OUTCOME_UNKNOWN), "answered before")
         if tagged.sequence in session.results:
             return self._again(session.results[tagged.sequence])
+        if len(session.results) >= self.session_window_max:
+            return api.Failed(int(Code.OVERLOADED), "too many", {"limit": "session_window_max"})
         if isinstance(tagged.command, c.CloseSession):
             del self.sessions[tagged.session]
             return api.Done()
-        if len(session.results) >= self.session_window_max:
-            return api.Failed(int(Code.OVERLOADED), "too many", {"limit": "session_window_max"})
         if isinstance(tagged.command, c.Forget):
             result = self._forget(session, tagged.command.request)
         else:
@@ -336,14 +357,14 @@ class Model:
         return Granted(tuple(held), result.parked_ms, result.visibility_ms, tuple(ended))
 
     def _forget(self, session: Session, request: int) -> Result:
+        if request < session.lowest:
+            return api.Done(0)
         known = session.results.get(request)
-        released = 0
         if isinstance(known, Granted):
             for uid, lease in dict.fromkeys((m.uid, m.lease) for m in known.messages):
-                released += self._release_all(uid, lease)
-        if request >= session.lowest:
-            session.results[request] = api.Failed(int(Code.OUTCOME_UNKNOWN), "forgotten")
-        return api.Done(released)
+                self._release_all(uid, lease)
+        session.results[request] = api.Failed(int(Code.OUTCOME_UNKNOWN), "forgotten")
+        return api.Done(1)
 
     def _outstanding(self, uid: int, lease: int) -> list[Message]:
         """What of a lease is not yet given back, by offset."""
@@ -358,19 +379,14 @@ class Model:
             key=lambda m: m.offset,
         )
 
-    def _release_all(self, uid: int, lease: int, ranges: Sequence[api.Range] | None = None) -> int:
-        """Give the named rest of a running lease back, free. Returns how many messages."""
-        queue = next((q for q in self.queues.values() if q.uid == uid), None)
-        if queue is None:
-            return 0
-        released = 0
-        for message in self._outstanding(uid, lease):
-            named = ranges is None or any(a <= message.offset <= b for a, b in ranges)
-            if named and message.deadline_ms > self._lease_ms:
-                self._come_back(queue, message)
-                released += 1
-        queue.forget_lease(lease)
-        return released
+    def _release_all(self, uid: int, lease: int) -> None:
+        """Give what is left of a running lease back, free."""
+        for queue in self.queues.values():
+            if queue.uid == uid:
+                for message in self._outstanding(uid, lease):
+                    if message.deadline_ms > self._lease_ms:
+                        self._come_back(queue, message)
+                queue.forget_lease(lease)
 
     def _open_session(self, command: c.OpenSession) -> Result:
         number = self._index << 16 | self._ordinal
@@ -378,14 +394,15 @@ class Model:
         return api.SessionOpened(number)
 
     def _keep_sessions(self, command: c.KeepSessions) -> Result:
-        known = [number for number in command.sessions if number in self.sessions]
-        for number in known:
-            self.sessions[number].active_ms = self._lease_ms
-        return api.Done(len(known))
+        for number in command.sessions:
+            if number in self.sessions:
+                self.sessions[number].active_ms = self._lease_ms
+        return api.Done(len(command.sessions))
 
     def _bootstrap(self, command: c.Bootstrap) -> Result:
-        self.cluster = command.cluster
-        self.secret = command.secret
+        if not self.cluster:
+            self.cluster = command.cluster
+            self.secret = command.secret
         return api.Done()
 
     # --- time -----------------------------------------------------------------------------------------------
@@ -399,16 +416,16 @@ class Model:
             (m.deadline_ms, q.uid, 0, m.lease, m.offset, q, m) for q, m in everything if m.state == LEASED
         ]
         timers += [(m.return_ms, q.uid, 1, m.order, 0, q, m) for q, m in everything if m.state == BACKOFF]
-        for when, uid, kind, number, _, queue, message in sorted(timers, key=lambda t: t[:5]):
+        for when, _, kind, number, _, queue, message in sorted(timers, key=lambda t: t[:5]):
             if when > self._lease_ms:
                 break
             if kind == 0:
-                self._attempted(queue, message, "expired", move=("expiry", uid, number, when))
+                self._attempted(queue, message, "expired")
                 queue.forget_lease(number)
             else:
                 self._come_back(queue, message)
         everything = [(queue, m) for queue in self.queues.values() for m in queue.messages.values()]
-        walls = [(m.due_ms, q.uid, 0, m.sequence, q, m) for q, m in everything if m.state == DELAYED]
+        walls = [(m.due_ms, q.uid, 0, m.order, q, m) for q, m in everything if m.state == DELAYED]
         walls += [(m.expire_ms, q.uid, 1, m.sequence, q, m) for q, m in everything if m.expire_ms is not None]
         for when, _, kind, _, queue, message in sorted(walls, key=lambda t: t[:4]):
             if when > self._wall_ms:
@@ -419,12 +436,11 @@ class Model:
                 self._remove(queue, message)
         for queue in sorted(self.queues.values(), key=lambda q: q.uid):
             target = self.queues.get(self._dlq_name(queue))
-            move = next(self._moves)
-            for message in queue.those(PARKED) if target is not None else ():
-                assert target is not None
-                queue.used_targets.add(target.name)
-                message.attempts = 0
-                self._transfer(queue, message, target, move)
+            parked = queue.those(PARKED)
+            if target is not None and parked:
+                queue.dlq_seen = True
+                for message in parked:
+                    self._transfer(queue, message, target)
 
     # --- how one message changes ----------------------------------------------------------------------------
     def _come_back(self, queue: Queue, message: Message, order: int | None = None) -> None:
@@ -447,7 +463,6 @@ class Model:
         message: Message,
         reason: str,
         *,
-        move: object,
         delay_ms: int | None = None,
         error_type: str | None = None,
         error_text: str | None = None,
@@ -459,11 +474,11 @@ class Model:
             self._remove(queue, message)
             return
         if reason == "rejected":
-            self._die(queue, message, reason, move)
+            self._die(queue, message, reason)
             return
         message.attempts += 1
         if message.attempts >= (message.max_attempts or queue.settings["max_deliveries"]):
-            self._die(queue, message, reason, move)
+            self._die(queue, message, reason)
         elif reason == "expired":
             self._come_back(queue, message)
         else:
@@ -484,31 +499,44 @@ class Model:
         name = queue.settings["dlq"]
         return f"{queue.name}.dlq" if name is None else str(name)
 
-    def _die(self, queue: Queue, message: Message, reason: str, move: object) -> None:
+    def _die(self, queue: Queue, message: Message, reason: str) -> None:
         message.reason = reason
         message.origin = queue.name
         message.died_ms = self._wall_ms
+        message.story = message.history
         name = self._dlq_name(queue)
-        if name == NO_DLQ or (name not in self.queues and name in queue.used_targets):
-            message.state = PARKED
-            message.order = queue.next_sequence()
-            queue.place(message.lane)
+        if name != NO_DLQ and (name in self.queues or not queue.dlq_seen):
+            queue.dlq_seen = True
+            self._transfer(queue, message, self._queue_or_new(name))
             return
-        queue.used_targets.add(name)
-        message.attempts = 0
-        self._transfer(queue, message, self._queue_or_new(name), move)
+        # Parking is a move too: behind everything, under a new sequence. Only its ttl goes on.
+        del queue.messages[message.sequence]
+        message.state = PARKED
+        message.sequence = message.order = queue.next_sequence()
+        message.max_attempts = None
+        queue.messages[message.sequence] = message
+        queue.place(message.lane)
 
-    def _transfer(self, source: Queue, message: Message, target: Queue, move: object) -> None:
-        """Append to another queue (or the same one), ready, behind everything; its ttl starts anew there."""
+    def _transfer(self, source: Queue, message: Message, target: Queue, *, attempts: int = 0) -> None:
+        """Append to another queue, ready, behind everything. Its batch's word on life and attempts ends."""
         source.messages.pop(message.sequence)
         source.place(message.lane)
-        message.batch = (*message.batch, target.uid, move)
         message.sequence = message.order = target.next_sequence()
         message.state = READY
+        message.attempts = attempts
+        if attempts == 0:
+            message.history = ()
+        message.max_attempts = None
         retention = target.settings["retention_ms"]
         message.expire_ms = None if retention is None else self._wall_ms + retention
         target.messages[message.sequence] = message
         target.place(message.lane)
+
+    def _without_story(self, message: Message) -> None:
+        """It was moved by hand: no longer a dead message of any queue."""
+        message.story = ()
+        message.origin = message.reason = None
+        message.died_ms = 0
 
     # --- queues ---------------------------------------------------------------------------------------------
     def _queue_or_new(self, name: str) -> Queue:
@@ -528,6 +556,9 @@ class Model:
         if not command.create:
             self._existing(command.queue)
         queue = self._queue_or_new(command.queue)
+        if command.settings.get("dlq", queue.settings["dlq"]) != queue.settings["dlq"]:
+            # Chosen: another target starts anew, also when it is one that was used before.
+            queue.dlq_seen = False
         queue.settings.update(command.settings)
         queue.place_all()
         return api.Done()
@@ -581,6 +612,7 @@ class Model:
 
         queue.dedup.update(learned)
         queue.last_sequence += count
+        fresh_id = ids.message_id(self._wall_ms, queue.uid, first)
         ends = [end for end in (command.ttl_ms, queue.settings["retention_ms"]) if end is not None]
         for k in stored:
             sequence = first + k
@@ -589,7 +621,6 @@ class Model:
                 sequence=sequence,
                 order=sequence,
                 body=(self._index, self._ordinal, k),
-                batch=(queue.uid, first),
                 bytes=shares[k],
                 priority=command.priority,
                 group=columns.groups[k] if columns.groups is not None else None,
@@ -601,8 +632,8 @@ class Model:
             )
             queue.place(queue.messages[sequence].lane)
         if duplicates:
-            return api.Pushed(answers[0], count, tuple(answers), tuple(duplicates))
-        return api.Pushed(answers[0], count)
+            return api.Pushed(fresh_id, count, tuple(answers), tuple(duplicates))
+        return api.Pushed(fresh_id, count)
 
     def _make_room(self, queue: Queue, count: int, size: int) -> None:
         """Check the length limits for `count` more messages of `size` bytes; drop the oldest if allowed."""
@@ -643,14 +674,18 @@ class Model:
             lent = self._lend(queue, room, visibility_ms, command.worker)
             if lent:
                 return Granted(tuple(lent), parked_ms, visibility_ms)
-        return Granted((), parked_ms, command.visibility_ms or 0)
+        return Granted((), parked_ms, 0)
 
     def _lend(self, queue: Queue, room: int, visibility_ms: int, worker: str | None) -> list[Lent]:
         lent: list[Lent] = []
+        cuts = set(itertools.accumulate(self._runs.get(self._ordinal, ()), initial=0))
         before: Message | None = None
         while len(lent) < room and (message := queue.next_turn()) is not None:
             message.delivery += 1
-            if before is None or not _continues(before, message):
+            legal = before is not None and _continues(before, message)
+            if self._ordinal in self._runs and not legal and len(lent) not in cuts:
+                raise IllegalRun(f"{message} cannot share a receipt with {before}")
+            if not legal or len(lent) in cuts:
                 queue.last_lease += 1
                 queue.lease_counts[queue.last_lease] = 0
             message.state = LEASED
@@ -680,48 +715,45 @@ class Model:
         return lent
 
     # --- receipts -------------------------------------------------------------------------------------------
-    def _named(self, queue: Queue, target: c.Target) -> list[list[Message]]:
-        """The outstanding messages a receipt names, range by range, by offset.
+    def _named(self, queue: Queue, target: c.Target) -> list[Message]:
+        """The outstanding messages a receipt names, by offset.
 
         Raises:
             _Refused: RECEIPT_EXPIRED or INVALID_ARGUMENT; then nothing of the item may change.
         """
         if target.uid != queue.uid or target.lease not in queue.lease_counts:
             raise _Refused(Code.RECEIPT_EXPIRED)
-        outstanding = {m.offset: m for m in self._outstanding(queue.uid, target.lease)}
-        if target.ranges is None:
-            offsets = [sorted(outstanding)]
-        else:
+        running = {
+            m.offset: m for m in self._outstanding(queue.uid, target.lease) if m.deadline_ms > self._lease_ms
+        }
+        wanted = set(running)
+        if target.ranges is not None:
             for first, last in target.ranges:
                 if first > last or first < 0 or last >= queue.lease_counts[target.lease]:
                     raise _Refused(Code.INVALID_ARGUMENT)
-            offsets = [list(range(first, last + 1)) for first, last in target.ranges]
-        named = list(itertools.chain.from_iterable(offsets))
-        if len(set(named)) != len(named):
-            raise _Refused(Code.INVALID_ARGUMENT)
-        for offset in named:
-            if offset not in outstanding or outstanding[offset].deadline_ms <= self._lease_ms:
-                raise _Refused(Code.RECEIPT_EXPIRED)
-        return [[outstanding[offset] for offset in part] for part in offsets]
+            wanted = {offset for first, last in target.ranges for offset in range(first, last + 1)}
+            if not wanted:
+                raise _Refused(Code.INVALID_ARGUMENT)
+        if not wanted or not wanted <= set(running):
+            raise _Refused(Code.RECEIPT_EXPIRED)
+        return [running[offset] for offset in sorted(wanted)]
 
     def _settle(self, command: c.Settle) -> Result:
         queue = self._existing(command.queue)
         codes = []
         for target in command.targets:
             try:
-                parts = self._named(queue, target)
+                named = self._named(queue, target)
             except _Refused as refusal:
                 codes.append(refusal.failed.code)
                 continue
             codes.append(0)
-            for part in parts:
-                move = next(self._moves)
-                for message in part:
-                    self._give_back(queue, message, command, move)
+            for message in named:
+                self._give_back(queue, message, command)
             queue.forget_lease(target.lease)
         return api.Settled(tuple(codes))
 
-    def _give_back(self, queue: Queue, message: Message, command: c.Settle, move: object) -> None:
+    def _give_back(self, queue: Queue, message: Message, command: c.Settle) -> None:
         match command.kind:
             case api.SettleKind.ACK:
                 self._remove(queue, message)
@@ -732,7 +764,6 @@ class Model:
                     queue,
                     message,
                     "failed" if command.kind is api.SettleKind.FAIL else "rejected",
-                    move=move,
                     delay_ms=command.delay_ms,
                     error_type=command.error_type,
                     error_text=command.error_text,
@@ -743,7 +774,7 @@ class Model:
         codes, remaining = [], []
         for target in command.targets:
             try:
-                named = list(itertools.chain.from_iterable(self._named(queue, target)))
+                named = self._named(queue, target)
             except _Refused as refusal:
                 codes.append(refusal.failed.code)
                 remaining.append(0)
@@ -752,11 +783,13 @@ class Model:
                 message.deadline_ms = max(message.deadline_ms, self._lease_ms + command.visibility_ms)
             codes.append(0)
             # Chosen: the earliest of the touched ones, so that nobody trusts a lease longer than it runs.
-            remaining.append(min((m.deadline_ms - self._lease_ms for m in named), default=0))
+            remaining.append(min(m.deadline_ms - self._lease_ms for m in named))
         return api.Touched(tuple(codes), tuple(remaining))
 
     def _undo(self, command: c.Undo) -> Result:
-        return api.Done(sum(self._release_all(t.uid, t.lease, t.ranges) for t in command.targets))
+        for target in command.targets:
+            self._release_all(target.uid, target.lease)
+        return api.Done(len(command.targets))
 
     # --- by id ----------------------------------------------------------------------------------------------
     def _find(self, queue: Queue, identifier: int) -> Message | api.Outcome:
@@ -799,6 +832,9 @@ class Model:
             found.state = DELAYED
             queue.place(found.lane)
         else:
+            # Chosen: taken out of the line and put back, so a group of only this one goes to the end of turns.
+            found.state = DELAYED
+            queue.place(found.lane)
             self._come_back(queue, found)
         return api.Outcomes((api.Outcome.DONE,))
 
@@ -817,13 +853,9 @@ class Model:
         queue = self._existing(command.queue)
         target = queue if command.target is None else self._existing(command.target)
         dead = self._dead(queue, command.where)
-        move = next(self._moves)
         for home, message in dead[: command.limit]:
-            message.attempts = 0
-            message.history = ()
-            message.origin = message.reason = None
-            message.died_ms = 0
-            self._transfer(home, message, target, move)
+            self._without_story(message)
+            self._transfer(home, message, target)
         return api.Moved(min(len(dead), command.limit), len(dead) > command.limit)
 
     def _purge_dead(self, command: c.PurgeDead) -> Result:
@@ -846,10 +878,10 @@ class Model:
         ):
             raise _Refused(Code.QUEUE_FULL, "the target is full")
         target = self._queue_or_new(command.target)
-        move = next(self._moves)
         for message in taken:
             source.end_turn(message.lane)
-            self._transfer(source, message, target, move)
+            self._without_story(message)
+            self._transfer(source, message, target, attempts=message.attempts)
         return api.Moved(len(taken), bool(source.rings) and source.next_turn() is not None)
 
     def _turns_without_leasing(self, queue: Queue) -> Iterator[Message]:
@@ -885,8 +917,7 @@ class Model:
 def _continues(before: Message, message: Message) -> bool:
     """True when two messages just taken one after the other belong to one run."""
     return (
-        message.batch == before.batch
-        and message.body == (*before.body[:2], before.body[2] + 1)
+        message.body == (*before.body[:2], before.body[2] + 1)
         and message.id == before.id + 1
         and message.sequence == before.sequence + 1
         and (message.delivery, message.attempts, message.group)
@@ -897,7 +928,7 @@ def _continues(before: Message, message: Message) -> bool:
 def _matches(message: Message, where: api.Filter | None) -> bool:
     if where is None:
         return True
-    last = message.history[-1] if message.history else None
+    last = message.story[-1] if message.story else None
     given: Iterable[bool] = (
         where.reason is None or where.reason == message.reason,
         where.error_type is None or (last is not None and where.error_type == last.error_type),

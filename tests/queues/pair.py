@@ -1,0 +1,198 @@
+"""Machine and oracle side by side: the same entries go to both, and everything visible is compared.
+
+Each entry also goes through its bytes, so that what the log carries is what is applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tests.queues import generate
+from tests.queues.invariants import Ledger, dead_exactly_once, promise
+from walrq import api
+from walrq.errors import Code
+from walrq.queues import commands as c
+from walrq.queues import effects, reads
+from walrq.queues.machine import Bounds, Machine
+from walrq.testing import model
+from walrq.testing.model import Model
+
+STATES = (api.State.READY, api.State.DELAYED, api.State.LEASED, api.State.PARKED)
+MODEL_STATES = {
+    api.State.READY: (model.READY,),
+    api.State.DELAYED: (model.DELAYED, model.BACKOFF),
+    api.State.LEASED: (model.LEASED,),
+    api.State.PARKED: (model.PARKED,),
+}
+START = c.Stamp(1_000_000, 1_700_000_000_000)
+
+
+class Different(AssertionError):
+    """Machine and oracle disagree."""
+
+
+def wordless(result: model.Result | effects.Result) -> Any:
+    """A failure as its code and the bound it names, anything else as it is."""
+    if not isinstance(result, api.Failed):
+        return result
+    limit = result.details.get("limit") if result.code == Code.OVERLOADED else None
+    return api.Failed(int(result.code), "", {"limit": limit})
+
+
+def normal(result: effects.Result) -> Any:
+    """A machine's answer as the oracle words it: a lease message by message, a failure without its prose."""
+    if not isinstance(result, effects.Granted):
+        return wordless(result)
+    lent = [
+        model.Lent(
+            queue=run.queue,
+            uid=run.uid,
+            lease=run.lease,
+            offset=offset,
+            body=(run.index, run.ordinal, run.first + offset),
+            id=run.first_id + offset,
+            delivery=run.delivery,
+            attempts=run.attempts,
+            fence=run.fence,
+            priority=run.priority,
+            pushed_ms=run.pushed_ms,
+            group=run.group,
+        )
+        for run in result.runs
+        for offset in range(run.count)
+    ]
+    ended = tuple((target.uid, target.lease) for target in result.ended)
+    return model.Granted(tuple(lent), result.parked_ms, result.visibility_ms, ended)
+
+
+def peek_all(machine: Machine, queue: str, state: api.State) -> list[effects.Seen]:
+    """Every message of one state, page by page."""
+    found: list[effects.Seen] = []
+    after = 0
+    while True:
+        page, after = reads.peek(machine, api.Peek(queue, state, limit=7, after=after))
+        found += page
+        if not after:
+            return found
+
+
+def as_seen(message: model.Message, state: api.State, stamp: c.Stamp) -> effects.Seen:
+    """What peek must show of the oracle's message."""
+    due_ms = 0
+    if message.state == model.DELAYED:
+        due_ms = message.due_ms
+    elif message.state == model.BACKOFF:
+        due_ms = stamp.wall_ms + message.return_ms - stamp.lease_ms
+    return effects.Seen(
+        *message.body,
+        api.Peeked(
+            id=message.id,
+            state=state,
+            sequence=message.sequence,
+            priority=message.priority,
+            delivery=message.delivery,
+            attempts=message.attempts,
+            pushed_ms=message.pushed_ms,
+            due_ms=due_ms,
+            group=message.group,
+            payload=None,
+            deadline_in_ms=max(0, message.deadline_ms - stamp.lease_ms) if state is api.State.LEASED else 0,
+            reason=message.reason,
+            origin=message.origin,
+            died_ms=message.died_ms,
+            history=message.history if message.reason is None else message.story,
+        ),
+    )
+
+
+class Pair:
+    """Both state machines, the ledger, and what a client remembers.
+
+    `story` holds every entry so far, for replay and for the report of a failure.
+    """
+
+    def __init__(self, bounds: Bounds | None = None) -> None:
+        self.bounds = bounds or Bounds()
+        self.machine = Machine(self.bounds)
+        self.model = Model(self.bounds.session_window_max)
+        self.ledger = Ledger()
+        self.known = generate.Known()
+        self.stamp = START
+        self.index = 0
+        self.story: list[tuple[int, c.Stamp, list[c.Tagged]]] = []
+
+    def advance(self, lease_ms: int, wall_ms: int) -> None:
+        """Let both clocks go on; the next entry carries the new stamp."""
+        self.stamp = c.Stamp(self.stamp.lease_ms + lease_ms, self.stamp.wall_ms + wall_ms)
+        self.known.stamp = self.stamp
+
+    def entry(self, entry: Sequence[c.Tagged]) -> list[effects.Result]:
+        """Apply one entry to both and compare all that can be seen.
+
+        Raises:
+            Different: they disagree; the text says where.
+            invariants.Broken: a promise does not hold.
+        """
+        self.index += 1
+        body = c.encode_entry(self.stamp, entry)
+        stamp, decoded = c.decode_entry(body)
+        if stamp != self.stamp or decoded != list(entry):
+            raise Different(f"the bytes of an entry came back as {decoded}, not {entry}")
+        self.story.append((self.index, self.stamp, list(entry)))
+        speaking = {name for name in self.machine.queues if self.machine.available(name)}
+        results = self.machine.apply(self.index, stamp, decoded)
+        runs = {
+            ordinal: [run.count for run in result.runs]
+            for ordinal, result in enumerate(results)
+            if isinstance(result, effects.Granted)
+        }
+        expected = self.model.apply(self.index, self.stamp, entry, runs)
+        for tagged, got, want in zip(entry, results, expected, strict=True):
+            if normal(got) != wordless(want):
+                raise Different(f"{tagged}\n machine: {normal(got)}\n oracle:  {wordless(want)}")
+        seen = self.compare()
+        everywhere = [m.id for states in seen.values() for messages in states.values() for m in messages]
+        self.ledger.observe(self.index, self.stamp, entry, results, everywhere)
+        dead_exactly_once(seen, self.stamp.wall_ms)
+        self._wakeups(speaking)
+        for tagged, result in zip(entry, results, strict=True):
+            self.known.learn(tagged, result)
+        return results
+
+    def compare(self) -> dict[str, dict[api.State, list[api.Peeked]]]:
+        """Compare queues, settings, counts and every message; returns what was seen."""
+        self._equal("queues", sorted(self.machine.queues), sorted(self.model.queues))
+        everything: dict[str, dict[api.State, list[api.Peeked]]] = {}
+        for name, queue in self.model.queues.items():
+            states: dict[api.State, list[api.Peeked]] = {}
+            for state in STATES:
+                messages = self.model.seen(name, *MODEL_STATES[state])
+                want = [as_seen(m, state, self.stamp) for m in messages]
+                got = peek_all(self.machine, name, state)
+                self._equal(f"{name} {state.name}", self._sorted(got), self._sorted(want))
+                states[state] = [seen.peeked for seen in got]
+            everything[name] = states
+            shown = reads.show(self.machine, name)
+            self._equal(f"{name} uid", shown.uid, queue.uid)
+            settings = {key: shown.settings[key] for key in queue.settings}
+            self._equal(f"{name} settings", settings, queue.settings)
+            counts = [shown.ready, shown.delayed, shown.leased, shown.parked]
+            self._equal(f"{name} counts", counts, [len(states[state]) for state in STATES])
+            self._equal(f"{name} bytes", shown.bytes, queue.lengths()[1])
+            self._equal(f"{name} leasable", self.machine.available(name) > 0, self.model.leasable(name))
+        return everything
+
+    def _sorted(self, seen: list[effects.Seen]) -> list[effects.Seen]:
+        return sorted(seen, key=lambda one: one.peeked.sequence)
+
+    def _equal(self, what: str, got: Any, want: Any) -> None:
+        if got != want:
+            raise Different(f"{what}\n machine: {got}\n oracle:  {want}")
+
+    def _wakeups(self, speaking: set[str]) -> None:
+        """NoLostWakeup: a queue that got something leasable is named, else a parked poll would sleep on."""
+        woken = self.machine.take_effects().woken
+        for name in self.machine.queues:
+            if self.model.leasable(name):
+                promise("NoLostWakeup", name in woken or name in speaking, name, woken)
