@@ -234,7 +234,9 @@ def fill_page(seen: Sequence[Seen], following: int, cursor: Callable[[int], int]
                 _end(columns.header_ends, one.position - 1) : _end(columns.header_ends, one.position)
             ]
         messages.append(
-            attrs.evolve(one.peeked, payload=columns.payloads[start:end], headers=headers or None)
+            attrs.evolve(  # type: ignore[misc]  # frozen for the type checker, attrs at run time
+                one.peeked, payload=columns.payloads[start:end], headers=headers or None
+            )
         )
     return Page(tuple(messages), following)
 

@@ -65,11 +65,15 @@ class Port(Protocol):
         waiting: its parked polls.
     """
 
-    session: int | None
     open: bool
     takes_leases: bool
-    congested: bool
     waiting: set[PollCall]
+
+    @property
+    def session(self) -> int | None: ...
+
+    @property
+    def congested(self) -> bool: ...
 
     def reply(self, id: int, reply: api.Reply, size: int) -> None:
         """Answer request `id`, whose frame had `size` bytes. Ignored when no longer open."""

@@ -13,7 +13,8 @@ from typing import Final
 import trio
 
 from walrq.daemon.driver import Driver
-from walrq.replica import Replica
+from walrq.errors import DiskFull
+from walrq.replica import Replica, SnapshotJob
 from walrq.storage.storage import Storage
 
 log = logging.getLogger("walrq.compactor")
@@ -28,42 +29,77 @@ class Compactor:
     def __init__(self, replica: Replica, storage: Storage, driver: Driver) -> None:
         self._replica = replica
         self._storage = storage
+        self._driver = driver
+        self._job: SnapshotJob | None = None
         self._wake = trio.Event()
         self._waiting = False
         driver.on_turn.append(self._on_turn)
 
     def _on_turn(self) -> None:
-        if self._waiting and (self._replica.snapshot_due() or not self._storage.space.pushes_allowed):
+        if self._waiting and self._needed():
             self._waiting = False
             self._wake.set()
 
     async def run(self) -> None:
         """Snapshot, reclaim and replenish when needed, for ever."""
         while True:
-            if not self._replica.snapshot_due() and self._storage.space.pushes_allowed:
+            if not self._needed():
                 self._wake = trio.Event()
                 self._waiting = True
                 await self._wake.wait()
-            if self._replica.snapshot_due():
-                await self.snapshot()
+            if self._replica.snapshot_due() and not await self.snapshot():
+                await trio.sleep(REPLENISH_S)
             if not self._storage.space.pushes_allowed:
-                await trio.to_thread.run_sync(self._storage.replenish)
-                if not self._storage.space.pushes_allowed:
-                    log.warning("disk_full pushes are refused until there is space")
-                    await trio.sleep(REPLENISH_S)
-                else:
-                    log.info("disk_has_space pushes are taken again")
+                await self._replenish()
 
-    async def snapshot(self) -> None:
-        """Write one snapshot and give back the segments it makes dispensable."""
-        job = self._replica.begin_snapshot()
+    def _needed(self) -> bool:
+        return self._replica.snapshot_due() or not self._storage.space.pushes_allowed
+
+    async def _replenish(self) -> None:
+        """Fill the reserve of a full disk again, as soon as there is space."""
+        if await trio.to_thread.run_sync(self._storage.replenish):
+            log.info("disk_has_space pushes are taken again")
+        else:
+            log.warning("disk_full pushes are refused until there is space")
+            await trio.sleep(REPLENISH_S)
+
+    async def snapshot(self) -> bool:
+        """Write one snapshot and give back the segments it makes dispensable. False when there was no room.
+
+        A job that was cancelled on its way is taken up again: each of its steps is whole when a cancellation
+        is noticed.
+        """
+        if self._job is None:
+            self._job = await self._begin()
+        job = self._job
         if job is None:
-            await trio.lowlevel.checkpoint()
-            return
-        while job.step():
+            return True
+        try:
+            while job.step():
+                await trio.to_thread.run_sync(job.write)
             await trio.to_thread.run_sync(job.write)
-        await trio.to_thread.run_sync(job.write)
-        await trio.to_thread.run_sync(job.finish)
+            await trio.to_thread.run_sync(job.finish)
+        except DiskFull as error:
+            log.warning("snapshot_given_up %s", error.text)
+            await trio.to_thread.run_sync(job.abort)
+            self._replica.snapshot_failed(job)
+            self._job = None
+            return False
         self._replica.snapshot_done(job)
-        await trio.to_thread.run_sync(self._replica.reclaim)
-        log.info("snapshot_written applied_index=%d", self._replica.applied_index)
+        self._job = None
+        log.info("snapshot_written index=%d", job.index)
+        freed = await trio.to_thread.run_sync(self._replica.reclaim)
+        if freed:
+            log.info("segments_reclaimed count=%d", freed)
+        return True
+
+    async def _begin(self) -> SnapshotJob | None:
+        if self._storage.durable_index >= self._replica.applied_index:
+            await trio.lowlevel.checkpoint()
+            return self._replica.begin_snapshot()
+        # Under a weak policy what is applied may be ahead of the disk, and a snapshot may not. Nothing may be
+        # written between the sync and the moment that the snapshot shows, so the event loop waits for this
+        # one.
+        async with self._driver.persisting:
+            self._storage.sync()
+            return self._replica.begin_snapshot()
