@@ -1,0 +1,55 @@
+"""`python -m bench NAME`, or `walrq-bench NAME` once installed. Exit status: 0 measured, 2 wrong usage."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from .figures import machine
+
+# Each is a module with `add_arguments(parser)` and `run(arguments) -> dict`, imported when it is named.
+BENCHES = {
+    "throughput": "push, lease and ack as fast as they go; --compare redis, --in-memory",
+    "latency": "one push at a time on an idle node, beside a bare append and fdatasync",
+    "backlog": "memory of a million waiting messages, and the time to restart with them",
+    "ingest": "one write and fdatasync per message against group commit",
+    "connections": "16 connections with 16 single messages in flight each",
+    "isolation": "one queue's latency while others are paused on a backlog or stuck",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the named bench."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(
+        prog="bench",
+        description="Measure walrq on this machine.",
+        epilog="Example: python -m bench throughput --batch 100 --producers 4 --consumers 4 --seconds 10",
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in BENCHES.items():
+        command = commands.add_parser(name, help=text, description=text)
+        if arguments[:1] == [name]:
+            module = importlib.import_module(f".{name}", __package__)
+            command.add_argument(
+                "--dir",
+                type=Path,
+                default=None,
+                help="where the temporary data directory goes (default: on a disk, never in memory)",
+            )
+            command.add_argument("--json", action="store_true", help="end with one JSON object")
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
+    chosen = parser.parse_args(arguments)
+    figures = chosen.run(chosen)
+    if chosen.json:
+        print(json.dumps({"bench": chosen.command, **figures, "machine": machine()}, default=str))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
