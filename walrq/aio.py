@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
-
 from walrq.client.asynchronous import AsyncBatch, Client, Consumer
-from walrq.client.config import ClientConfig, parse_url
+from walrq.client.config import ClientConfig, configure, parse_url
 
 __all__ = ["AsyncBatch", "Client", "ClientConfig", "Consumer", "connect"]
 
@@ -30,5 +28,4 @@ def connect(url: str | None = None, config: ClientConfig | None = None, **change
     Raises:
         ConfigError: the address or a value cannot be used.
     """
-    base = ClientConfig() if config is None else config
-    return Client(parse_url(url), attrs.evolve(base, **changes) if changes else base)
+    return Client(parse_url(url), configure(config, changes))

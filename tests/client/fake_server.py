@@ -1,7 +1,7 @@
 """A scripted server on a real loopback socket: the protocol is the real one, the queue is a list.
 
-It runs in threads of its own, so that one fixture serves trio, asyncio and blocking callers alike. What it answers is
-decided by `script`, a function that a test replaces; what it was asked is in `asked`.
+It runs in threads of its own, so that one fixture serves trio, asyncio and blocking callers alike. What it
+answers is decided by `script`, a function that a test replaces; what it was asked is in `asked`.
 """
 
 from __future__ import annotations

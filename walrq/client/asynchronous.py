@@ -76,6 +76,7 @@ class Client:
         self._probed = False
         self._stream: anyio.abc.ByteStream | None = None
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
+        self._left_over: list[Settlement] = []
         self._tasks: anyio.abc.TaskGroup | None = None
 
     # --- life -----------------------------------------------------------------------------------------------
@@ -115,6 +116,7 @@ class Client:
         """Release what consumers hold, end the session, and let the last bytes leave."""
         for consumer in list(self._consumers):
             consumer._release()
+        self._give_left_over_back()
         self._closed = True
         exchange = self._exchange
         if not exchange.connected:
@@ -233,6 +235,7 @@ class Client:
         while True:
             now = time.monotonic()
             self._wake(exchange.tick(now))
+            self._give_left_over_back()
             self._probe(now)
             self._wake_writer()
             due = exchange.next_due()
@@ -269,9 +272,18 @@ class Client:
             if waiter is not None:
                 waiter()
 
+    def _give_left_over_back(self) -> None:
+        """Release what consumers leased and did not hand out."""
+        parts, self._left_over = self._left_over, []
+        for part in parts:
+            self._exchange.submit(op.settle(part, api.SettleKind.RELEASE), time.monotonic(), wanted=False)
+        self._wake_writer()
+
     def _submit(self, request: api.Request, timeout_s: float | None = None, *, wanted: bool = True) -> Call:
         if self._closed:
             raise LocalProtocolError("the client is closed, or was not entered with `async with`")
+        if self._left_over:
+            self._give_left_over_back()
         call = self._exchange.submit(request, time.monotonic(), timeout_s=timeout_s, wanted=wanted)
         if not self._output.is_set():
             self._output.set()
@@ -771,13 +783,12 @@ class Consumer:
     def _release(self) -> None:
         """Give the rest of the buffer back, without waiting for the answer."""
         rest, self._buffer = self._buffer, []
-        client = self._client
-        if not rest or client._closed:
-            return
-        for part in op.settlements(rest):
-            client._submit(op.settle(part, api.SettleKind.RELEASE), wanted=False)
+        if rest and not self._client._closed:
+            self._client._left_over += op.settlements(rest)
+            self._client._give_left_over_back()
 
     def __del__(self) -> None:
-        # A loop left by `break` drops the only reference here: its leases need not run out.
+        # A loop left by `break` drops the only reference here: its leases need not run out. A finalizer may run in
+        # the middle of anything, so it only leaves a note; the next call or tick acts on it.
         if self._buffer:
-            self._release()
+            self._client._left_over += op.settlements(self._buffer)

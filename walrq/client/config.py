@@ -5,8 +5,10 @@ Pure: parses and checks, opens nothing.
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -113,3 +115,18 @@ def _endpoint(text: str, url: str) -> Endpoint:
             f"{text!r} in the server address {url!r} is not host:port with a port from 1 to 65535"
         )
     return Endpoint(host, DEFAULT_PORT if port is None else port)
+
+
+def configure(config: ClientConfig | None, changes: Mapping[str, Any]) -> ClientConfig:
+    """`config`, or the defaults, with single values changed.
+
+    Raises:
+        ConfigError: a value of an unknown name, or out of range.
+    """
+    known = [field.name for field in attrs.fields(ClientConfig)]
+    for name in changes:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {nearest[0]}?" if nearest else f"; known are {', '.join(known)}"
+            raise ConfigError(f"a client has no setting {name!r}{hint}", setting=name)
+    return attrs.evolve(config or ClientConfig(), **changes)

@@ -1,0 +1,512 @@
+"""The blocking client: for threads, scripts, and code that a running event loop may not be asked to wait for.
+
+The same methods as `walrq.aio.Client`, and the same promises. The bytes are moved by `pump.Pump`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from walrq import api
+from walrq.client import operations as op
+from walrq.client.config import ClientConfig, configure, parse_url
+from walrq.client.messages import Batch, Message, MessageIds, NewMessage, Seen, seen
+from walrq.client.operations import UNSET, Payload, PushOptions, Settleable, Settlement
+from walrq.client.pump import Pump
+from walrq.errors import OutcomeUnknown, RemoteProtocolError, Unavailable, WalrqError
+from walrq.limits import LIST_QUEUES_MAX, PEEK_MESSAGES_MAX, REDRIVE_PER_ENTRY
+
+
+class SyncBatch(Batch):
+    """A `Batch` that knows its client."""
+
+    __slots__ = ("_client",)
+    _client: Client
+
+    def ack(self) -> None:
+        """Acknowledge every message of the batch that is still outstanding."""
+        self._client.ack(self)
+
+
+class Client(Pump):
+    """A connection to walrq; `walrq.connect` makes one. Close it, or use it in a `with` block.
+
+    All methods may be called by many threads at once, inside a running event loop (which they block), and
+    after a fork.
+    """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- push -----------------------------------------------------------------------------------------------
+    def push(
+        self,
+        queue: str,
+        payload: Payload | None = None,
+        delay: float | None = None,
+        *,
+        json: Any = UNSET,
+        priority: int = 0,
+        group: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        dedup_id: str | None = None,
+        ttl: float | None = None,
+        deliver_at: datetime | float | None = None,
+        max_attempts: int | None = None,
+    ) -> str:
+        """Append one message; durable when this returns. The queue is created if it is not there.
+
+        Args:
+            queue: its name.
+            payload: bytes, or text that is sent as UTF-8.
+            delay: seconds until it can be polled; None = the queue's setting (0 unless changed).
+            json: a value to send as JSON instead of a payload.
+            priority: 0 to 255, higher first.
+            group: messages of one group are handed out in order, by default one at a time.
+            headers: names and plain values that travel with the payload.
+            dedup_id: a second push with this id within the queue's window changes nothing and returns the
+                first id.
+            ttl: seconds after which an unprocessed message is dropped.
+            deliver_at: an aware datetime, or seconds since 1970, instead of a delay.
+            max_attempts: counted failures before it is dead; None = the queue's setting.
+
+        Returns:
+            The message's id.
+        """
+        options = PushOptions(
+            priority=priority, delay=delay, deliver_at=deliver_at, ttl=ttl, max_attempts=max_attempts
+        )
+        request = op.push_one(queue, payload, json, headers, group, dedup_id, options)
+        return MessageIds((self._ask(request, api.Pushed),))[0]
+
+    def push_batch(
+        self,
+        queue: str,
+        messages: api.Columns | Iterable[Payload | NewMessage],
+        delay: float | None = None,
+        *,
+        priority: int = 0,
+        group: str | None = None,
+        ttl: float | None = None,
+        deliver_at: datetime | float | None = None,
+        max_attempts: int | None = None,
+    ) -> MessageIds:
+        """Append many messages as one unit: all of them are there or none.
+
+        More than 10,000 messages or 16 MiB become several units. Arguments are those of `push`.
+
+        Args:
+            messages: payloads, or `NewMessage` for those with headers, a group or a dedup id of their own.
+            group: for the messages that name none.
+
+        Returns:
+            The ids in order, formatted when they are read.
+
+        Raises:
+            BatchError: some of several units failed; `results` has each message's id or None.
+        """
+        options = PushOptions(
+            priority=priority, delay=delay, deliver_at=deliver_at, ttl=ttl, max_attempts=max_attempts
+        )
+        requests = op.push_many(queue, messages, group, options)
+        if not requests:
+            return MessageIds(())
+        return op.pushed(requests, self._outcomes(requests, api.Pushed))
+
+    # --- poll -----------------------------------------------------------------------------------------------
+    def poll(
+        self,
+        queue: str | Sequence[str],
+        visibility: float | None = None,
+        max_messages: int = 10,
+        *,
+        wait: float = 0,
+    ) -> list[Message]:
+        """Lease messages: nobody else gets them until the lease is over.
+
+        Args:
+            queue: a queue, or several: the first that has messages is taken from.
+            visibility: seconds the lease lasts, 0.001 to 12 h; None = the queue's setting (30 s unless
+                changed).
+            max_messages: 1 to 10,000.
+            wait: seconds to wait for messages when there are none, up to one hour.
+
+        Returns:
+            Up to `max_messages`; empty when there are none. A queue that does not exist has none.
+        """
+        batches = self.poll_batch(queue, visibility, max_messages, wait=wait)
+        if len(batches) == 1:
+            return batches[0].messages()
+        return [message for batch in batches for message in batch.messages()]
+
+    def poll_batch(
+        self,
+        queue: str | Sequence[str],
+        visibility: float | None = None,
+        max_messages: int = 10,
+        *,
+        wait: float = 0,
+    ) -> list[SyncBatch]:
+        """Lease messages as `poll` does, but as batches, without an object per message: the fast way.
+
+        Iterate `batch.payloads()`, then `batch.ack()`.
+        """
+        call, reply = self._call(op.poll(queue, visibility, max_messages, wait, self.config.worker))
+        if not isinstance(reply, api.Polled):
+            raise RemoteProtocolError(f"the server answered Poll with {type(reply).__name__}")
+        deadline = call.sent_at + (reply.parked_ms + reply.visibility_ms) / 1000
+        batches = []
+        for run in reply.runs:
+            batch = SyncBatch(run, deadline)
+            batch._client = self
+            batches.append(batch)
+        return batches
+
+    def consume(
+        self,
+        queue: str | Sequence[str],
+        visibility: float | None = None,
+        max_messages: int = 10,
+        *,
+        wait: float = 20,
+    ) -> Consumer:
+        """Messages as they come, without end: `for message in client.consume("mail")`.
+
+        Messages are leased up to `max_messages` at a time. Acknowledge each one; those that were leased but
+        not handed out are released when the loop is left. Outages are waited out.
+        """
+        consumer = Consumer(self, queue, visibility, max_messages, wait)
+        self._consumers.add(consumer)
+        return consumer
+
+    # --- giving back ----------------------------------------------------------------------------------------
+    def _settle(self, parts: list[Settlement], requests: list[api.Settle]) -> None:
+        outcomes = self._outcomes(requests, api.Settled)
+        op.check_settled(parts, [each if isinstance(each, WalrqError) else each.codes for each in outcomes])
+
+    def ack(
+        self,
+        message: Settleable | str,
+        message_id: str | None = None,
+        receipt_handle: str | None = None,
+    ) -> None:
+        """Messages are done: they are gone for good when this returns.
+
+        Args:
+            message: a message, a list of messages, a batch; or a queue's name with the two that follow.
+            message_id: only with a queue's name.
+            receipt_handle: only with a queue's name.
+
+        Raises:
+            ReceiptExpired: the lease was over before; nothing changed.
+            BatchError: some of several could not be acknowledged; the others are.
+        """
+        parts = op.given_back(message, message_id, receipt_handle)
+        if parts:
+            self._settle(parts, [op.settle(part, api.SettleKind.ACK) for part in parts])
+
+    def nack(
+        self,
+        message: Settleable | str,
+        mode: Literal["release", "fail", "reject"] = "fail",
+        delay: float | None = None,
+        error: BaseException | str | None = None,
+        *,
+        message_id: str | None = None,
+        receipt_handle: str | None = None,
+    ) -> None:
+        """Messages were not done.
+
+        Args:
+            message: as in `ack`.
+            mode: "release": back to their place at once, free of charge; "fail": counts as an attempt, again
+                after the back-off; "reject": to the dead-letter queue now.
+            delay: seconds until the next attempt, with "fail" only; None = the queue's back-off.
+            error: why, kept in the death report.
+            message_id: only with a queue's name.
+            receipt_handle: only with a queue's name.
+
+        Raises:
+            ReceiptExpired, BatchError: as in `ack`.
+        """
+        kind = op.nack_kind(mode, delay)
+        parts = op.given_back(message, message_id, receipt_handle)
+        if parts:
+            self._settle(parts, [op.settle(part, kind, delay, error) for part in parts])
+
+    def touch(
+        self,
+        message: Settleable | str,
+        visibility: float,
+        *,
+        message_id: str | None = None,
+        receipt_handle: str | None = None,
+    ) -> None:
+        """Let leases end `visibility` seconds from now, never earlier than they would.
+
+        Raises:
+            ReceiptExpired, BatchError: as in `ack`.
+        """
+        parts = op.given_back(message, message_id, receipt_handle)
+        if not parts:
+            return
+        requests = [op.touch(part, visibility) for part in parts]
+        asked_at = time.monotonic()
+        outcomes = self._outcomes(requests, api.Touched)
+        op.touched(parts, outcomes, asked_at)
+
+    # --- pending messages -----------------------------------------------------------------------------------
+    def cancel(self, queue: str, message_id: str | Sequence[str]) -> list[str]:
+        """Remove messages that nobody has leased.
+
+        Returns:
+            For each id: "done" (it is gone), "leased", "gone" (it was before) or "unknown".
+        """
+        ids = (message_id,) if isinstance(message_id, str) else message_id
+        request = api.Cancel(queue, tuple([op.message_number(each) for each in ids]))
+        return [op.OUTCOME_NAMES[each] for each in (self._ask(request, api.Outcomes)).outcomes]
+
+    def reschedule(self, queue: str, message_id: str, deliver_at: datetime | float) -> str:
+        """Let a message that nobody has leased become due at another time (aware datetime or seconds since
+        1970).
+
+        Returns:
+            "done", "leased", "gone" or "unknown".
+        """
+        request = api.Reschedule(queue, op.message_number(message_id), op.wall_ms(deliver_at, "deliver_at"))
+        return op.OUTCOME_NAMES[(self._ask(request, api.Outcomes)).outcomes[0]]
+
+    def peek(self, queue: str, state: str = "ready", limit: int = 10, *, bodies: bool = True) -> list[Seen]:
+        """Look at messages in one state (ready, delayed, leased, parked, dead); nothing changes."""
+        found: list[Seen] = []
+        after = 0
+        while len(found) < limit:
+            size = min(limit - len(found), PEEK_MESSAGES_MAX)
+            page = self._ask(api.Peek(queue, op.state(state), size, after, bodies), api.Page)
+            found += map(seen, page.messages)
+            after = page.next
+            if not after:
+                break
+        return found
+
+    def move(self, source: str, target: str, limit: int = 1) -> api.Moved:
+        """Move up to `limit` (at most 1,000) ready messages behind another queue's, as one unit."""
+        return self._ask(api.Move(source, target, limit), api.Moved)
+
+    # --- queues ---------------------------------------------------------------------------------------------
+    def create_queue(self, queue: str, /, **settings: Any) -> None:
+        """Create a queue if it is not there, with these settings (see `set_queue`)."""
+        self._ask(api.SetQueue(queue, settings, True), api.Done)
+
+    def set_queue(self, queue: str, /, **settings: Any) -> None:
+        """Change settings of an existing queue: `visibility_ms`, `max_deliveries`, `dlq`, `max_length`, ...
+
+        Raises:
+            QueueNotFound: there is no such queue.
+            UnknownSetting, InvalidSetting: naming the setting; nothing changed.
+        """
+        self._ask(api.SetQueue(queue, settings, False), api.Done)
+
+    def show_queue(self, queue: str) -> api.QueueInfo:
+        """Counts and settings of one queue."""
+        return self._ask(api.ShowQueue(queue), api.QueueInfo)
+
+    def list_queues(self, prefix: str = "") -> list[api.QueueInfo]:
+        """All queues whose names start with `prefix`, by name."""
+        found: list[api.QueueInfo] = []
+        after = ""
+        while True:
+            page = self._ask(api.ListQueues(prefix, after, LIST_QUEUES_MAX), api.QueueList)
+            found += page.queues
+            after = page.next
+            if not after:
+                return found
+
+    def pause_queue(self, queue: str) -> None:
+        """Polls of the queue get nothing until it is resumed; pushes go on."""
+        self.set_queue(queue, paused=True)
+
+    def resume_queue(self, queue: str) -> None:
+        """End a pause."""
+        self.set_queue(queue, paused=False)
+
+    def purge_queue(self, queue: str) -> int:
+        """Remove all messages of a queue; its settings stay. Returns how many there were."""
+        return (self._ask(api.PurgeQueue(queue), api.Done)).count
+
+    def delete_queue(self, queue: str) -> int:
+        """Remove a queue and all that is in it. Returns how many messages there were."""
+        return (self._ask(api.DeleteQueue(queue), api.Done)).count
+
+    # --- dead letters ---------------------------------------------------------------------------------------
+    def list_dead(
+        self,
+        queue: str,
+        limit: int = 10,
+        *,
+        reason: str | None = None,
+        error_type: str | None = None,
+        error_contains: str | None = None,
+        bodies: bool = True,
+    ) -> list[Seen]:
+        """Messages of `queue` that died, in order of death, with why and when."""
+        where = op.where(reason, error_type, error_contains, None)
+        found: list[Seen] = []
+        after = 0
+        while len(found) < limit:
+            size = min(limit - len(found), PEEK_MESSAGES_MAX)
+            page = self._ask(api.ListDead(queue, size, after, where, bodies), api.Page)
+            found += map(seen, page.messages)
+            after = page.next
+            if not after:
+                break
+        return found
+
+    def redrive(
+        self,
+        queue: str,
+        limit: int | None = None,
+        *,
+        target: str | None = None,
+        reason: str | None = None,
+        error_type: str | None = None,
+        error_contains: str | None = None,
+        ids: Sequence[str] | None = None,
+        dry_run: bool = False,
+    ) -> api.Moved:
+        """Send dead messages of `queue` back to it (or to `target`), behind what waits there.
+
+        Every thousand are one unit; a call that is interrupted has moved whole units.
+
+        Returns:
+            How many moved, and whether matching ones are left. With `dry_run`: how many would, counted up to
+            1,000.
+        """
+        where = op.where(reason, error_type, error_contains, ids)
+        moved = 0
+        while True:
+            size = REDRIVE_PER_ENTRY if limit is None else min(limit - moved, REDRIVE_PER_ENTRY)
+            if size <= 0:
+                return api.Moved(moved, True)
+            step = self._ask(api.Redrive(queue, size, target, where, dry_run), api.Moved)
+            moved += step.count
+            if dry_run or not step.more or not step.count:
+                return api.Moved(moved, step.more)
+
+    def purge_dead(
+        self,
+        queue: str,
+        *,
+        reason: str | None = None,
+        error_type: str | None = None,
+        error_contains: str | None = None,
+        ids: Sequence[str] | None = None,
+    ) -> int:
+        """Remove dead messages of `queue` that match. Returns how many."""
+        where = op.where(reason, error_type, error_contains, ids)
+        return (self._ask(api.PurgeDead(queue, where), api.Done)).count
+
+    # --- the server -----------------------------------------------------------------------------------------
+    def stats(self) -> dict[str, Any]:
+        """Counters of the node and totals over its queues."""
+        return dict((self._ask(api.Stats(), api.StatsReply)).values)
+
+    def ping(self) -> float:
+        """Seconds that one question and its answer take."""
+        asked_at = time.monotonic()
+        self._ask(api.Ping(), api.Pong)
+        return time.monotonic() - asked_at
+
+
+class Consumer:
+    """What `Client.consume` returns: an iterator of messages; leave it when you like."""
+
+    def __init__(
+        self,
+        client: Client,
+        queue: str | Sequence[str],
+        visibility: float | None,
+        max_messages: int,
+        wait: float,
+    ) -> None:
+        self._client = client
+        self._queue = queue
+        self._visibility = visibility
+        self._max_messages = max_messages
+        self._wait = wait
+        self._buffer: list[Message] = []
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message:
+        tries = 0
+        while True:
+            while self._buffer:
+                message = self._buffer.pop()
+                # One that waited here beyond its lease belongs to somebody else by now.
+                if message.remaining > 0:
+                    return message
+            try:
+                found = self._client.poll(self._queue, self._visibility, self._max_messages, wait=self._wait)
+            except (Unavailable, OutcomeUnknown):
+                # A consumer outlives outages: the next poll connects again, or waits in the client until it
+                # can.
+                tries += 1
+                time.sleep(self._client._exchange.pause_s(tries))
+                continue
+            tries = 0
+            found.reverse()
+            self._buffer = found
+
+    def close(self) -> None:
+        """Release what was leased and not handed out; another step leases anew."""
+        self.release()
+
+    def forget(self) -> None:
+        """Drop the buffer without releasing anything: after a fork it is the parent's."""
+        self._buffer = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Give the rest of the buffer back, without waiting for the answer."""
+        rest, self._buffer = self._buffer, []
+        if rest:
+            self._client._give_back(op.settlements(rest))
+
+    def __del__(self) -> None:
+        # A loop left by `break` drops the only reference here: its leases need not run out.
+        self.release()
+
+
+def connect(url: str | None = None, config: ClientConfig | None = None, **changes: Any) -> Client:
+    """A connected blocking client.
+
+    Args:
+        url: `walrq://host:port[,host2:port2]`; None = the variable WALRQ_SERVER, else
+            walrq://127.0.0.1:50051.
+        config: how it behaves.
+        **changes: single values of `ClientConfig`, such as `timeout_s=5`.
+
+    Raises:
+        ConfigError: the address or a value cannot be used.
+        ServerUnreachable: nobody answered at any address.
+        WalrqError: the server refused the connection, or is no walrq server.
+    """
+    client = Client(parse_url(url), configure(config, changes))
+    client.open()
+    return client

@@ -1,0 +1,425 @@
+"""What drives an `Exchange` over a plain socket, for the blocking client: no thread of its own.
+
+Whichever caller's thread has to wait first moves the bytes for all of them (it *pumps*); when its own answer
+came, another waiting thread takes over. So calls of many threads are under way together on one connection,
+and a long poll in one does not hold up a push in another.
+
+    lock held     the exchange, the unsent bytes, who pumps
+    lock given up only around select(), connect() and, by those who do not pump, waiting for news
+
+After a fork the child starts over with a connection and a session of its own; the parent's stay untouched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import selectors
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Final, Protocol, TypeVar
+
+from walrq import api
+from walrq.client import operations as op
+from walrq.client.addresses import explain, next_address, tune
+from walrq.client.config import ClientConfig, Endpoint
+from walrq.client.exchange import Call, Exchange, Link
+from walrq.client.operations import Settlement
+from walrq.errors import LocalProtocolError, RemoteProtocolError, WalrqError
+
+R = TypeVar("R")
+
+RECEIVE_BYTES: Final = 256 * 1024
+# A pumping thread looks up at least this often, so that time-outs of calls made meanwhile by others are kept.
+LOOK_UP_S: Final = 0.5
+
+
+class Holder(Protocol):
+    """Somebody who may hold leases for later: a consumer with a buffer."""
+
+    def release(self) -> None:
+        """Give them back."""
+
+    def forget(self) -> None:
+        """Drop them without giving them back: after a fork they are the parent's."""
+
+
+class Pump:
+    """One connection at a time below one exchange; see the module's text."""
+
+    def __init__(self, endpoints: Sequence[Endpoint], config: ClientConfig) -> None:
+        """Nothing is connected yet: see `open`."""
+        self._endpoints = tuple(endpoints)
+        self.config = config
+        self._closed = False
+        self._consumers: weakref.WeakSet[Holder] = weakref.WeakSet()
+        self._start_over()
+        _pumps.add(self)
+
+    def _start_over(self) -> None:
+        """A fresh exchange without a connection: at the beginning, and in the child after a fork."""
+        self._rng = random.Random()
+        self._exchange = Exchange(self.config, self._rng)
+        # Not re-entrant: a consumer that the garbage collector ends must see that the lock is taken.
+        self._lock = threading.Lock()
+        self._news = threading.Condition(self._lock)
+        self._pumping = False
+        self._selector = selectors.DefaultSelector()
+        self._waker, self._wakened = socket.socketpair()
+        self._waker.setblocking(False)
+        self._wakened.setblocking(False)
+        self._selector.register(self._wakened, selectors.EVENT_READ)
+        self._sock: socket.socket | None = None
+        self._unsent = b""
+        self._watched = 0
+        self._endpoint = self._endpoints[0]
+        self._round_left = len(self._endpoints)
+        self._tries = 0
+        self._connect_at = 0.0
+        self._usable_by = 0.0
+        self._was_usable = False
+        self._failure: WalrqError | None = None
+        self._heard_at = 0.0
+        self._probed = False
+        self._left_over: list[Settlement] = []
+
+    def _after_fork(self) -> None:
+        """In the child: let go of the parent's connection without a word on it."""
+        # Closing the descriptors of this process leaves the parent's open; unregistering would not.
+        for inherited in (self._sock, self._waker, self._wakened, self._selector):
+            if inherited is not None:
+                inherited.close()
+        for consumer in self._consumers:
+            consumer.forget()
+        self._start_over()
+
+    # --- life -----------------------------------------------------------------------------------------------
+    def open(self) -> None:
+        """Connect.
+
+        Raises:
+            ServerUnreachable: nobody answered at any address.
+            WalrqError: the server refused the connection, or is no walrq server.
+        """
+        give_up_at = time.monotonic() + self.config.connect_wait_s
+        with self._lock:
+            while not self._exchange.connected:
+                self._failure = None
+                self._step(LOOK_UP_S)
+                failure = self._latest_failure()
+                if failure is not None and (not failure.retry or self._round_over()):
+                    if not failure.retry or time.monotonic() >= give_up_at:
+                        self._drop_connection()
+                        self._shut()
+                        raise failure
+
+    def _latest_failure(self) -> WalrqError | None:
+        return self._failure
+
+    def _round_over(self) -> bool:
+        return self._round_left == len(self._endpoints)
+
+    def close(self) -> None:
+        """Release what consumers hold, end the session, close the connection. Calls under way end with an
+        error."""
+        if self._closed:
+            return
+        for consumer in list(self._consumers):
+            consumer.release()
+        with self._lock:
+            self._give_left_over_back()
+            self._closed = True
+            exchange = self._exchange
+            if self._sock is not None and exchange.connected:
+                if exchange.session is not None:
+                    exchange.submit(api.CloseSession(), time.monotonic(), wanted=False)
+                self._say_goodbye(self._sock)
+            self._drop_connection()
+            exchange.fail_all(LocalProtocolError("the client is closed"), time.monotonic())
+            self._news.notify_all()
+            self._shut()
+
+    def _say_goodbye(self, sock: socket.socket) -> None:
+        """Send what is left, bounded; the answers are nobody's business any more."""
+        with contextlib.suppress(OSError):
+            sock.settimeout(1.0)
+            sock.sendall(self._unsent + self._exchange.take_output())
+            sock.shutdown(socket.SHUT_WR)
+
+    def _shut(self) -> None:
+        self._closed = True
+        if self._pumping:
+            # The pumping thread still looks at these; it closes them when it comes back.
+            self._wake_pump()
+            return
+        self._selector.close()
+        self._waker.close()
+        self._wakened.close()
+
+    # --- moving bytes: the lock is held on entry and on return of everything below --------------------------
+    def _step(self, longest_s: float) -> None:
+        """One wait and what came of it: bytes, a connection, a time-out. Gives the lock up while it waits."""
+        now = time.monotonic()
+        exchange = self._exchange
+        if self._sock is None:
+            if now >= self._connect_at:
+                self._connect()
+                return
+            until = self._connect_at
+        else:
+            until = now + longest_s if exchange.connected else self._usable_by
+        due = exchange.next_due()
+        if due is not None:
+            until = min(until, due)
+        self._wait(max(0.0, min(until - now, longest_s)))
+        now = time.monotonic()
+        exchange.tick(now)
+        if self._sock is not None:
+            if not exchange.connected and exchange.link is not Link.LEAVING and now >= self._usable_by:
+                self._lost(TimeoutError())
+            else:
+                self._probe(now)
+        self._flush()
+
+    def _wait(self, timeout_s: float) -> None:
+        sock = self._sock
+        if sock is not None:
+            watched = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
+            if watched != self._watched:
+                self._selector.modify(sock, watched)
+                self._watched = watched
+        self._lock.release()
+        try:
+            ready = self._selector.select(timeout_s)
+        finally:
+            self._lock.acquire()
+        if self._closed:
+            return
+        for key, _ in ready:
+            if key.fileobj is self._wakened:
+                with contextlib.suppress(BlockingIOError):
+                    self._wakened.recv(4096)
+            elif key.fileobj is self._sock:
+                self._receive()
+
+    def _receive(self) -> None:
+        sock = self._sock
+        assert sock is not None
+        try:
+            data = sock.recv(RECEIVE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return  # it was ready for sending only
+        except OSError as error:
+            self._lost(error)
+            return
+        if not data:
+            self._lost(None)
+            return
+        exchange = self._exchange
+        self._heard_at, self._probed = time.monotonic(), False
+        exchange.receive(data, self._heard_at)
+        if exchange.connected:
+            self._was_usable = True
+            self._tries, self._round_left = 0, len(self._endpoints)
+        elif exchange.link is Link.DOWN:
+            self._lost(None)
+
+    def _flush(self) -> None:
+        """Send what can be sent without waiting."""
+        sock = self._sock
+        if sock is None:
+            return
+        data = self._exchange.take_output()
+        if self._unsent:
+            data = self._unsent + data
+        if not data:
+            return
+        try:
+            sent = sock.send(data)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            self._lost(error)
+            return
+        self._unsent = data[sent:]
+        if self._unsent:
+            self._wake_pump()
+
+    def _wake_pump(self) -> None:
+        """Let a thread that waits in select() look again."""
+        with contextlib.suppress(BlockingIOError):
+            self._waker.send(b"!")
+
+    def _connect(self) -> None:
+        endpoint = self._endpoint
+        self._lock.release()
+        try:
+            sock = socket.create_connection((endpoint.host, endpoint.port), self.config.connect_timeout_s)
+        except OSError as error:
+            failure: OSError | None = error
+        else:
+            failure = None
+            tune(sock, self.config.keep_alive_s)
+            sock.setblocking(False)
+        finally:
+            self._lock.acquire()
+        if failure is not None:
+            self._lost(failure)
+            return
+        if self._closed:
+            sock.close()
+            return
+        self._sock = sock
+        self._unsent = b""
+        self._watched = selectors.EVENT_READ
+        self._selector.register(sock, selectors.EVENT_READ)
+        self._was_usable = False
+        self._heard_at, self._probed = time.monotonic(), False
+        self._usable_by = self._heard_at + self.config.connect_timeout_s
+        self._exchange.connecting()
+        self._flush()
+
+    def _lost(self, cause: OSError | None) -> None:
+        """The connection ended, or none came about: plan the next."""
+        now = time.monotonic()
+        exchange = self._exchange
+        usable, self._was_usable = self._was_usable, False
+        self._drop_connection()
+        exchange.lost(now)
+        failure = None if usable else explain(self._endpoint, cause, exchange.refused)
+        self._endpoint = next_address(self._endpoints, self._endpoint, exchange.leader)
+        if failure is not None:
+            self._failure = failure
+            if not failure.retry:
+                # Nothing would change by trying again: those who wait should know now.
+                exchange.fail_all(failure, now)
+            self._round_left -= 1
+            if self._round_left > 0:
+                self._connect_at = now
+                return
+        self._round_left = len(self._endpoints)
+        self._tries += 1
+        self._connect_at = now + exchange.pause_s(self._tries)
+
+    def _drop_connection(self) -> None:
+        sock, self._sock = self._sock, None
+        self._unsent = b""
+        if sock is not None:
+            self._selector.unregister(sock)
+            sock.close()
+
+    def _probe(self, now: float) -> None:
+        """Ask a silent connection whether it lives; drop it when the question stays unanswered."""
+        silence = now - self._heard_at
+        if not self._exchange.connected or silence < self.config.keep_alive_s:
+            return
+        if not self._probed:
+            self._probed = True
+            self._exchange.submit(api.Ping(), now, timeout_s=self.config.keep_alive_s, wanted=False)
+        elif silence > 3 * self.config.keep_alive_s:
+            self._lost(TimeoutError())
+
+    # --- calls ----------------------------------------------------------------------------------------------
+    def _submit(self, request: api.Request, *, wanted: bool = True) -> Call:
+        if self._closed:
+            raise LocalProtocolError("the client is closed")
+        if self._left_over:
+            self._give_left_over_back()
+        call = self._exchange.submit(request, time.monotonic(), wanted=wanted)
+        self._flush()
+        return call
+
+    def _give_left_over_back(self) -> None:
+        """Release what consumers left behind while the lock was taken."""
+        parts, self._left_over = self._left_over, []
+        for part in parts:
+            self._exchange.submit(op.settle(part, api.SettleKind.RELEASE), time.monotonic(), wanted=False)
+        self._flush()
+
+    def _give_back(self, parts: list[Settlement]) -> None:
+        """Release leases without waiting for the answer. May run anywhere, in a finalizer too."""
+        self._left_over += parts
+        if self._lock.acquire(blocking=False):
+            try:
+                if not self._closed:
+                    self._give_left_over_back()
+            finally:
+                self._lock.release()
+
+    def _finish(self, calls: Sequence[Call]) -> None:
+        """Wait until all `calls` are finished: pump, or let another thread pump."""
+        exchange = self._exchange
+        try:
+            for call in calls:
+                while not call.finished:
+                    if self._pumping:
+                        self._news.wait(LOOK_UP_S)
+                        continue
+                    self._pumping = True
+                    try:
+                        self._heard_at = max(self._heard_at, time.monotonic() - LOOK_UP_S)
+                        while self._must_wait(call):
+                            self._step(LOOK_UP_S)
+                            self._news.notify_all()
+                    finally:
+                        self._pumping = False
+                        self._news.notify_all()
+                        if self._closed:
+                            self._shut()
+        except BaseException:
+            for call in calls:
+                exchange.abandon(call, time.monotonic())
+            self._flush()
+            raise
+
+    def _must_wait(self, call: Call) -> bool:
+        return not (call.finished or self._closed)
+
+    def _call(self, request: api.Request) -> tuple[Call, api.Reply]:
+        """One request and its reply; raises what the server or the time-out says."""
+        with self._lock:
+            call = self._submit(request)
+            if not call.finished:
+                self._finish((call,))
+        if call.error is not None:
+            raise call.error
+        assert call.reply is not None
+        return call, call.reply
+
+    def _ask(self, request: api.Request, kind: type[R]) -> R:
+        _, reply = self._call(request)
+        if not isinstance(reply, kind):
+            asked = type(request).__name__
+            raise RemoteProtocolError(f"the server answered {asked} with {type(reply).__name__}")
+        return reply
+
+    def _outcomes(self, requests: Sequence[api.Request], kind: type[R]) -> list[R | WalrqError]:
+        """The answer or error of each of several requests that are under way together."""
+        with self._lock:
+            calls = [self._submit(request) for request in requests]
+            self._finish(calls)
+        outcomes: list[R | WalrqError] = []
+        for call in calls:
+            if call.error is not None:
+                outcomes.append(call.error)
+            elif isinstance(call.reply, kind):
+                outcomes.append(call.reply)
+            else:
+                raise RemoteProtocolError(f"the server answered with {type(call.reply).__name__}")
+        return outcomes
+
+
+_pumps: weakref.WeakSet[Pump] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for pump in list(_pumps):
+        pump._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
