@@ -11,16 +11,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, dataclass_transform
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
 if TYPE_CHECKING:
-
-    @dataclass_transform(frozen_default=True, field_specifiers=(attrs.field,))
-    def value(cls: type) -> type: ...
-
-    value = attrs.frozen  # type: ignore[assignment]
+    value = attrs.frozen
 else:
     # Frozen for the type checker, plain at run time: the run-time guard makes construction three times slower, and
     # these objects are made several times per request.

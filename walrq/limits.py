@@ -83,8 +83,6 @@ DEDUP_IDS_MAX: Final = 10_000_000
 IN_FLIGHT_RUNS_MAX: Final = 2_000_000
 QUEUES_MAX: Final = 1_000_000
 SHARDS: Final = 32
-# Hot window per queue and in total; None = unbounded (every ready message keeps its metadata in memory).
-HOT_MESSAGES_MAX_DEFAULT: Final[int | None] = None
 
 # --- log and disk -------------------------------------------------------------------------------------------
 SEGMENT_BYTES_DEFAULT: Final = 64 * MIB

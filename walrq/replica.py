@@ -322,7 +322,9 @@ class Replica:
         """
         self._write(batch.ready, batch.records, batch.may_use_reserve, batch)
 
-    def _write(self, ready: Ready, records: Sequence[Record], may_use_reserve: bool, batch: Batch | None = None) -> None:
+    def _write(
+        self, ready: Ready, records: Sequence[Record], may_use_reserve: bool, batch: Batch | None = None
+    ) -> None:
         if ready.hard_state is not None:
             known = self._storage.hard_state
             self._storage.set_hard_state(
@@ -477,7 +479,7 @@ class Replica:
         self._job = None
 
     def reclaim(self) -> int:
-        """Give back segments that the newest snapshot covers and that hold nothing alive. Blocking. Returns how many."""
+        """Give back segments that the newest snapshot covers and nothing lives in; how many. Blocking."""
         machine = self.machine
         return self._storage.reclaim(self._snapshot_index, lambda first, last: live_in(machine, first, last))
 

@@ -172,9 +172,7 @@ class Run:
 
     def part(self, first: int, last: int) -> Run:
         """A new run of a stretch of this one, with the same history, in no state yet."""
-        run = Run(
-            self.batch, first, last, self.order + first - self.first, self.delivery, self.attempts, self.group
-        )
+        run = Run(self.batch, first, last, self.order + first - self.first, self.delivery, self.attempts, self.group)
         run.history = self.history
         run.deadline = self.deadline
         return run

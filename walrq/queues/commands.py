@@ -284,8 +284,7 @@ def _targets(targets: tuple[Target, ...]) -> list[Any]:
 
 def _open_targets(raw: Any) -> tuple[Target, ...]:
     return tuple(
-        Target(uid, lease, None if ranges is None else tuple((a, b) for a, b in ranges))
-        for uid, lease, ranges in raw
+        Target(uid, lease, None if ranges is None else tuple((a, b) for a, b in ranges)) for uid, lease, ranges in raw
     )
 
 
@@ -447,6 +446,4 @@ def decode_entry(body: bytes) -> tuple[Stamp, list[Tagged]]:
 def bodies_of(body: bytes) -> dict[int, Columns]:
     """The columns of every push in an entry, by ordinal (for reading bodies back by address)."""
     rows = cbor2.loads(body)[3]
-    return {
-        ordinal: _open_columns(row[5]) for ordinal, row in enumerate(rows) if row[0] == Op.PUSH.value
-    }
+    return {ordinal: _open_columns(row[5]) for ordinal, row in enumerate(rows) if row[0] == Op.PUSH.value}

@@ -46,9 +46,7 @@ def bury(m: Machine, queue: Queue, run: Run, reason: str) -> None:
         except WalrqError:
             # No room for another queue: parked, visible, never dropped.
             target = None
-    origin = Origin(
-        run.batch.id_of(queue.uid, run.first), run.delivery, queue.name, reason, m.wall, run.history
-    )
+    origin = Origin(run.batch.id_of(queue.uid, run.first), run.delivery, queue.name, reason, m.wall, run.history)
     if target is None:
         park(m, queue, run, origin)
         return
@@ -153,7 +151,9 @@ def visible_runs(batch: Batch) -> list[Run]:
     return sorted(runs, key=lambda run: run.first)
 
 
-def _selected(m: Machine, name: str, where: Filter | None, limit: int | None) -> tuple[list[tuple[Queue, Batch, int, int]], bool]:
+def _selected(
+    m: Machine, name: str, where: Filter | None, limit: int | None
+) -> tuple[list[tuple[Queue, Batch, int, int]], bool]:
     """(stretches of matching dead messages, whether more are left)."""
     found: list[tuple[Queue, Batch, int, int]] = []
     left = limit if limit is not None else -1

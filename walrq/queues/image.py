@@ -22,13 +22,14 @@ from walrq import api
 from walrq.api import Attempt
 from walrq.errors import CorruptRecord
 from walrq.queues.batch import BACKOFF, DELAYED, LEASED, PARKED, READY, Batch, Lease, Origin, Run
-from walrq.queues.machine import Bounds, Machine
+from walrq.queues.machine import DEFAULT_BOUNDS, Bounds, Machine
 from walrq.queues.queue import (
     DEDUP_BUCKETS,
     DEDUP_PAGE_FIRST,
     HEADER_PAGE,
     LIVE_SHIFT,
     TURNS_PAGE,
+    Cold,
     Queue,
     dedup_page,
     restore_ready,
@@ -121,6 +122,17 @@ def _queue_page(queue: Queue, page: int) -> bytes | None:
                 queue.next_seq,
                 queue.next_lease,
                 queue.dlq_seen,
+                [
+                    (
+                        priority,
+                        cold.floor,
+                        cold.messages,
+                        cold.batches,
+                        cold.bytes,
+                        sorted(cold.blocks.items()),
+                    )
+                    for priority, cold in sorted(queue.cold.items())
+                ],
             )
         )
     if page == TURNS_PAGE:
@@ -359,7 +371,7 @@ def _restore_sessions(m: Machine, rows: list[Any]) -> None:
         m.sessions.table[number] = session
 
 
-def load(pages: Iterable[tuple[bytes, bytes]], bounds: Bounds = Bounds()) -> Machine:
+def load(pages: Iterable[tuple[bytes, bytes]], bounds: Bounds = DEFAULT_BOUNDS) -> Machine:
     """The machine whose image these pages are.
 
     Raises:
@@ -390,11 +402,20 @@ def load(pages: Iterable[tuple[bytes, bytes]], bounds: Bounds = Bounds()) -> Mac
             else:
                 dedup.setdefault(uid, []).extend(cbor2.loads(body))
     for uid, body in sorted(headers):
-        name, settings, next_seq, next_lease, dlq_seen = cbor2.loads(body)
+        name, settings, next_seq, next_lease, dlq_seen, cold_rows = cbor2.loads(body)
         queue = m.new_queue(name, uid, Settings(**settings))
         queue.next_seq = next_seq
         queue.next_lease = next_lease
         queue.dlq_seen = dlq_seen
+        for priority, floor, messages, number, size, blocks in cold_rows:
+            cold = queue.cold[priority] = Cold()
+            cold.floor = floor
+            cold.messages = messages
+            cold.batches = number
+            cold.bytes = size
+            for block, batches_in_block in blocks:
+                cold.blocks[block] = batches_in_block
+                m.live_blocks[block] = m.live_blocks.get(block, 0) + batches_in_block
     for uid, _, body in sorted(batches, key=lambda row: row[:2]):
         queue = m.by_uid[uid]
         for raw in cbor2.loads(body):

@@ -50,31 +50,34 @@ def grant(m: Machine, command: commands.Lease) -> Granted:
                 limit="in_flight_runs_max",
             )
         visibility = command.visibility_ms if command.visibility_ms is not None else settings.visibility_ms
-        deadline = now + visibility
-        fence = (m.index, m.ordinal)
-        grants: list[Grant] = []
-        worker = command.worker
-        add_timer = m.lease_timers.add
-        uid = queue.uid
-
-        def place(run: Run, queue: Queue = queue, deadline: int = deadline) -> None:
-            batch = run.batch
-            number = queue.next_lease
-            queue.next_lease = number + 1
-            count = run.last - run.first + 1
-            lease = Lease(number, batch, run.first, count, fence, worker)
-            run.delivery += 1
-            queue.leases[number] = lease
-            m.tally.leases += 1
-            queue.put_leased(run, lease, deadline)
-            add_timer(deadline, uid, LEASE_ENDS, number, lease)
-            grants.append(_grant(queue, run, lease))
-
-        queue.mark(HEADER_PAGE)
-        queue.take(limit, POLL_BYTES_MAX, place)
+        grants = _lease(m, queue, limit, now + visibility, command.worker)
         if grants:
             return Granted(tuple(grants), parked_ms, visibility)
     return Granted((), parked_ms, 0)
+
+
+def _lease(m: Machine, queue: Queue, limit: int, deadline: int, worker: str | None) -> list[Grant]:
+    """Lease what is next in one queue, at most `limit` messages."""
+    fence = (m.index, m.ordinal)
+    grants: list[Grant] = []
+    add_timer = m.lease_timers.add
+    uid = queue.uid
+    tally = m.tally
+
+    def place(run: Run) -> None:
+        number = queue.next_lease
+        queue.next_lease = number + 1
+        lease = Lease(number, run.batch, run.first, run.last - run.first + 1, fence, worker)
+        run.delivery += 1
+        queue.leases[number] = lease
+        tally.leases += 1
+        queue.put_leased(run, lease, deadline)
+        add_timer(deadline, uid, LEASE_ENDS, number, lease)
+        grants.append(_grant(queue, run, lease))
+
+    queue.mark(HEADER_PAGE)
+    queue.take(limit, POLL_BYTES_MAX, place)
+    return grants
 
 
 def _grant(queue: Queue, run: Run, lease: Lease) -> Grant:

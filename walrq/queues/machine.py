@@ -20,10 +20,10 @@ import attrs
 from walrq import api, limits
 from walrq.errors import Code, Overloaded, QueueNotFound, WalrqError
 from walrq.ids import INCARNATION_MAX, make_uid, shard_of
-from walrq.queues import commands, death, leases, pending, pushes
+from walrq.queues import commands, death, horizon, leases, pending, pushes
 from walrq.queues.batch import Batch, Lease, Run
 from walrq.queues.commands import Stamp, Tagged
-from walrq.queues.effects import Effects, Granted, Result
+from walrq.queues.effects import Effects, Result
 from walrq.queues.queue import HEADER_PAGE, Queue, Tally
 from walrq.queues.sessions import FORGOTTEN, Held, Session, Sessions
 from walrq.queues.settings import Settings, changed
@@ -32,7 +32,10 @@ from walrq.queues.timers import LEASE_ENDS, TimerHeap, lease_timer_alive, wall_t
 
 @attrs.frozen
 class Bounds:
-    """Bounds of the replicated state. All replicas must use the same values."""
+    """Bounds of the replicated state. All replicas must use the same values.
+
+    The hot window is in messages and payload bytes, None = unbounded.
+    """
 
     expire_per_entry: int = limits.EXPIRE_PER_ENTRY
     in_flight_runs_max: int = limits.IN_FLIGHT_RUNS_MAX
@@ -40,6 +43,13 @@ class Bounds:
     sessions_max: int = limits.SESSIONS_MAX
     session_window_max: int = limits.SESSION_WINDOW_MAX
     queues_max: int = limits.QUEUES_MAX
+    hot_messages_per_queue: int | None = None
+    hot_bytes_per_queue: int | None = None
+    hot_messages: int | None = None
+    hot_bytes: int | None = None
+
+
+DEFAULT_BOUNDS: Final = Bounds()
 
 
 class Machine:
@@ -56,8 +66,17 @@ class Machine:
         secret, cluster: from the bootstrap command.
     """
 
-    def __init__(self, bounds: Bounds = Bounds()) -> None:
+    def __init__(self, bounds: Bounds = DEFAULT_BOUNDS) -> None:
         self.bounds = bounds
+        self.windowed = any(
+            bound is not None
+            for bound in (
+                bounds.hot_messages_per_queue,
+                bounds.hot_bytes_per_queue,
+                bounds.hot_messages,
+                bounds.hot_bytes,
+            )
+        )
         self.now = 0
         self.wall = 0
         self.index = 0
@@ -96,7 +115,13 @@ class Machine:
     def new_queue(self, name: str, uid: int, settings: Settings) -> Queue:
         """A queue object wired to this machine, registered."""
         queue = Queue(
-            name, uid, settings, self.lease_timers, self.wall_timers, self.live_blocks, self.tally,
+            name,
+            uid,
+            settings,
+            self.lease_timers,
+            self.wall_timers,
+            self.live_blocks,
+            self.tally,
             self._touch_queue_page,
         )
         self.queues[name] = queue
@@ -142,9 +167,7 @@ class Machine:
         number = queue.ready
         if queue.groups:
             ungrouped = sum(level.ready for level in queue.levels.values())
-            number = ungrouped + sum(
-                1 for turns in queue.rotation.values() for lane in turns if lane is not None
-            )
+            number = ungrouped + sum(1 for turns in queue.rotation.values() for lane in turns if lane is not None)
         cap = queue.settings.max_in_flight
         if cap is not None:
             number = min(number, cap - queue.leased)
@@ -153,7 +176,7 @@ class Machine:
     def take_effects(self) -> Effects:
         """What happened since the last call."""
         effects = self.effects
-        if not effects.woken and not effects.deleted:
+        if not effects.woken and not effects.deleted and not effects.cold:
             return _NOTHING
         self.effects = Effects()
         return effects
@@ -309,7 +332,7 @@ def _set_queue(m: Machine, command: commands.SetQueue) -> api.Done:
 
 def _empty(m: Machine, queue: Queue) -> int:
     """Drop everything a queue holds."""
-    number = queue.length
+    number = queue.length + horizon.forget(m, queue)
     for batch in queue.batches():
         for run in queue.runs_of(batch):
             queue.withdraw(run)
@@ -382,5 +405,6 @@ _HANDLERS: Final[dict[type, Callable[[Machine, Any], Result]]] = {
     commands.OpenSession: _open_session,
     commands.CloseSession: _close_session,
     commands.KeepSessions: _keep_sessions,
+    commands.Hydrate: horizon.hydrate,
     commands.Bootstrap: _bootstrap,
 }

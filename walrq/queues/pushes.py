@@ -9,7 +9,7 @@ from walrq import api
 from walrq.errors import DelayTooLong, Overloaded, QueueFull
 from walrq.ids import message_id
 from walrq.limits import DELAY_MS_MAX, POLL_BYTES_MAX
-from walrq.queues import commands, death
+from walrq.queues import commands, death, horizon
 from walrq.queues.batch import READY, Batch, Origin, Run
 from walrq.queues.queue import Queue
 from walrq.queues.settings import DEFAULTS
@@ -54,6 +54,8 @@ def push(m: Machine, command: commands.Push) -> api.Pushed:
         wall + life if life is not None else 0,
     )
     if known is None and columns.groups is None and due <= wall:
+        if (m.windowed or queue.cold) and horizon.push_cold(m, queue, batch):
+            return api.Pushed(first_id, number)
         queue.add_batch(batch)
         queue.put_fresh(batch)
         m.effects.woken.add(queue.name)
@@ -115,9 +117,7 @@ def _dedup_hits(m: Machine, queue: Queue, keys: tuple[str | None, ...]) -> dict[
     return hits
 
 
-def _remember_ids(
-    m: Machine, queue: Queue, keys: tuple[str | None, ...], known: dict[int, int], first_id: int
-) -> None:
+def _remember_ids(m: Machine, queue: Queue, keys: tuple[str | None, ...], known: dict[int, int], first_id: int) -> None:
     """Record the new ids and resolve duplicates inside the batch."""
     now = m.now
     end = now + queue.settings.dedup_window_ms
@@ -160,8 +160,8 @@ def _place(
             continue
         group = groups[first] if groups is not None else None
         last = first
-        while last + 1 < number and not (burned and last + 1 in burned) and (
-            groups is None or groups[last + 1] == group
+        while (
+            last + 1 < number and not (burned and last + 1 in burned) and (groups is None or groups[last + 1] == group)
         ):
             last += 1
         stretches.append((first, last, group))

@@ -106,12 +106,32 @@ def _head(heap: list[_Returned]) -> Run | None:
 
 
 class Tally:
-    """Counts over all queues."""
+    """Counts over all queues: leases, and what is in the hot window (messages in any state, and their bytes)."""
 
-    __slots__ = ("leases",)
+    __slots__ = ("bytes", "leases", "messages")
 
     def __init__(self) -> None:
         self.leases = 0
+        self.messages = 0
+        self.bytes = 0
+
+
+class Cold:
+    """Ready messages of one priority whose metadata is on disk only. All of them stand behind the hot ones.
+
+    Attributes:
+        floor: highest sequence that is not cold.
+        blocks: batches per block of log indexes.
+    """
+
+    __slots__ = ("batches", "blocks", "bytes", "floor", "messages")
+
+    def __init__(self) -> None:
+        self.floor = 0
+        self.messages = 0
+        self.batches = 0
+        self.bytes = 0
+        self.blocks: dict[int, int] = {}
 
 
 class Queue:
@@ -119,17 +139,18 @@ class Queue:
 
     __slots__ = (
         "bytes",
+        "cold",
         "dedup",
         "delayed",
         "dirty",
         "dlq_seen",
         "first_touch",
         "groups",
+        "lease_timers",
         "leased",
         "leases",
         "levels",
         "live_blocks",
-        "lease_timers",
         "moved_in",
         "name",
         "next_lease",
@@ -168,6 +189,7 @@ class Queue:
         self.tops: list[int] = []
         self.groups: dict[str, Group] = {}
         self.rotation: dict[int, dict[str | None, None]] = {}
+        self.cold: dict[int, Cold] = {}
         self.leases: dict[int, Lease] = {}
         self.parked_runs: dict[int, Run] = {}
         self.pages: dict[int, dict[int, Batch]] = {}
@@ -216,7 +238,10 @@ class Queue:
             self.pages[page] = {batch.seq: batch}
         else:
             batches[batch.seq] = batch
-        self.bytes += batch.bytes_of(0, batch.count - 1) if batch.count != batch.total else batch.size
+        size = batch.bytes_of(0, batch.count - 1) if batch.count != batch.total else batch.size
+        self.bytes += size
+        self.tally.messages += batch.count
+        self.tally.bytes += size
         block = batch.index >> LIVE_SHIFT
         self.live_blocks[block] = self.live_blocks.get(block, 0) + 1
         origin = batch.origin
@@ -240,7 +265,10 @@ class Queue:
         self.mark(batch.seq >> PAGE_SHIFT)
         number = last - first + 1
         batch.live -= number
-        self.bytes -= batch.bytes_of(first, last) if number != batch.total else batch.size
+        size = batch.bytes_of(first, last) if number != batch.total else batch.size
+        self.bytes -= size
+        self.tally.messages -= number
+        self.tally.bytes -= size
         origin = batch.origin
         if origin is not None and origin.queue is not None:
             left = self.origins[origin.queue] - number
@@ -311,6 +339,29 @@ class Queue:
             level = self._open(batch.priority)
         level.ready += number
         level.fresh.append(batch)
+
+    def newest_untouched(self, priority: int) -> Batch | None:
+        """The newest batch of a priority if no message of it was ever touched."""
+        fresh = self.levels[priority].fresh
+        while fresh and not fresh[-1].fresh:
+            fresh.pop()
+        if not fresh:
+            return None
+        batch = fresh[-1]
+        whole = not batch.cursor and batch.live == batch.count and batch.origin is None
+        return batch if whole and batch.count == batch.total else None
+
+    def remove_fresh(self, batch: Batch) -> None:
+        """Take the newest batch of its priority, untouched, out of the queue."""
+        level = self.levels[batch.priority]
+        assert level.fresh[-1] is batch
+        level.fresh.pop()
+        batch.fresh = False
+        self.ready -= batch.count
+        level.ready -= batch.count
+        if not level.ready:
+            self._close(batch.priority)
+        self._gone(batch, 0, batch.count - 1)
 
     def detach(self, batch: Batch) -> None:
         """Turn the fresh rest of a batch into a ready piece (something will happen to part of it)."""
@@ -624,7 +675,10 @@ class Queue:
         origin = batch.origin
         if origin is not None and origin.queue is not None:
             self.origins[origin.queue] -= gone
-        self.bytes -= batch.bytes_of(0, batch.count - 1)
+        size = batch.bytes_of(0, batch.count - 1)
+        self.bytes -= size
+        self.tally.bytes -= size
+        self.tally.messages -= gone
 
     def restore_run(self, run: Run, state: int, deadline: int, lease: Lease | None) -> None:
         """Put a restored run where it stood. Turns and timers are restored by the caller."""
@@ -634,7 +688,9 @@ class Queue:
         run.deadline = deadline
         number = run.last - run.first + 1
         if batch.live != batch.count:
-            self.bytes += batch.bytes_of(run.first, run.last)
+            size = batch.bytes_of(run.first, run.last)
+            self.bytes += size
+            self.tally.bytes += size
         group: Group | None = None
         if run.group is not None and state != PARKED and state != DELAYED:
             group = self.groups.get(run.group)
@@ -781,9 +837,7 @@ class Queue:
             return run
         return self.carve(run, run.first, run.first + number - 1)
 
-    def _take_turn(
-        self, limit: int, bytes_limit: int, must: bool, place: Callable[[Run], None]
-    ) -> Run | None:
+    def _take_turn(self, limit: int, bytes_limit: int, must: bool, place: Callable[[Run], None]) -> Run | None:
         """One turn of the lane that is next: what was taken and placed, None when nothing is eligible or fits."""
         if not self.rotation:
             return None
@@ -835,7 +889,9 @@ def restore_ready(queue: Queue, batch: Batch) -> None:
     number = batch.count - batch.cursor
     queue.ready += number
     if batch.live != batch.count:
-        queue.bytes += batch.bytes_of(batch.cursor, batch.count - 1)
+        size = batch.bytes_of(batch.cursor, batch.count - 1)
+        queue.bytes += size
+        queue.tally.bytes += size
     level = queue.levels.get(batch.priority)
     if level is None:
         level = queue.levels[batch.priority] = Level()

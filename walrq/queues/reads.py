@@ -130,7 +130,7 @@ def _info(m: Machine, queue: Queue) -> api.QueueInfo:
     return api.QueueInfo(
         name=queue.name,
         uid=queue.uid,
-        ready=queue.ready,
+        ready=queue.ready + sum(cold.messages for cold in queue.cold.values()),
         delayed=queue.delayed,
         leased=queue.leased,
         parked=queue.parked,

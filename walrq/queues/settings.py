@@ -39,7 +39,6 @@ class Settings:
         group_limit: messages of one group in flight.
         max_in_flight: leased messages of the queue.
         paused: polls get nothing.
-        max_hot_messages: ready messages whose metadata stays in memory.
     """
 
     visibility_ms: int = limits.VISIBILITY_MS_DEFAULT
@@ -57,7 +56,6 @@ class Settings:
     group_limit: int = limits.GROUP_LIMIT_DEFAULT
     max_in_flight: int | None = None
     paused: bool = False
-    max_hot_messages: int | None = limits.HOT_MESSAGES_MAX_DEFAULT
 
 
 DEFAULTS: Final = Settings()
@@ -121,7 +119,6 @@ CHECKS: Final[Mapping[str, _Check]] = {
     "group_limit": _integer(1, limits.IN_FLIGHT_RUNS_MAX),
     "max_in_flight": _integer(1, limits.IN_FLIGHT_RUNS_MAX, optional=True),
     "paused": _flag,
-    "max_hot_messages": _integer(1, _UNBOUNDED, optional=True),
 }
 
 
