@@ -11,12 +11,19 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, dataclass_transform
 
 import attrs
 
+T = TypeVar("T")
+
 if TYPE_CHECKING:
-    value = attrs.frozen
+
+    @dataclass_transform(frozen_default=True, field_specifiers=(attrs.field,))
+    def value(cls: type[T]) -> type[T]:
+        """Class decorator: a frozen value."""
+        ...
+
 else:
     # Frozen for the type checker, plain at run time: the run-time guard makes construction three times slower, and
     # these objects are made several times per request.
