@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from itertools import groupby
 from typing import Any, Final
 
 import cbor2
@@ -42,6 +43,7 @@ FORMAT: Final = 1
 _QUEUE_KEY: Final = struct.Struct(">cIq")
 
 MACHINE_KEY: Final = b"m"
+_UNTOUCHED_FIELDS: Final = 7
 
 
 def _queue_key(uid: int, page: int) -> bytes:
@@ -76,6 +78,18 @@ def _run(run: Run) -> tuple[Any, ...]:
 def _batch(batch: Batch) -> tuple[Any, ...]:
     origin = batch.origin
     pieces = batch.pieces
+    if batch.fresh and not (batch.cursor or pieces or batch.base or batch.max_attempts or batch.expire_ms):
+        if origin is None and batch.live == batch.count == batch.total:
+            # A backlog is mostly this: pushed and untouched.
+            return (
+                batch.index,
+                batch.ordinal,
+                batch.count,
+                batch.size,
+                batch.seq,
+                batch.priority,
+                batch.pushed_ms,
+            )
     return (
         batch.index,
         batch.ordinal,
@@ -323,6 +337,14 @@ def _tuples(raw: Any) -> Any:
     return tuple(_tuples(item) for item in raw) if isinstance(raw, list) else raw
 
 
+def _restore_untouched(queue: Queue, rows: list[Any]) -> None:
+    """Batches that were pushed and never touched, by sequence."""
+    for index, ordinal, count, size, seq, priority, pushed_ms in rows:
+        batch = Batch(index, ordinal, 0, count, count, size, seq, priority, 0, pushed_ms, 0)
+        queue.add_batch(batch)
+        queue.put_fresh(batch)
+
+
 def _restore_batch(queue: Queue, raw: Any, m: Machine) -> None:
     batch = Batch(*raw[:11])
     batch.cursor = raw[11]
@@ -418,8 +440,13 @@ def load(pages: Iterable[tuple[bytes, bytes]], bounds: Bounds = DEFAULT_BOUNDS) 
                 m.live_blocks[block] = m.live_blocks.get(block, 0) + batches_in_block
     for uid, _, body in sorted(batches, key=lambda row: row[:2]):
         queue = m.by_uid[uid]
-        for raw in cbor2.loads(body):
-            _restore_batch(queue, raw, m)
+        rows = cbor2.loads(body)
+        for untouched, stretch in groupby(rows, key=lambda row: len(row) == _UNTOUCHED_FIELDS):
+            if untouched:
+                _restore_untouched(queue, list(stretch))
+            else:
+                for raw in stretch:
+                    _restore_batch(queue, raw, m)
     for uid, body in turns:
         m.by_uid[uid].restore_turns(cbor2.loads(body))
     for uid, rows in sorted(dedup.items()):

@@ -188,6 +188,9 @@ def _make_room(m: Machine, queue: Queue, number: int, size: int, known: dict[int
     """Hold the queue's length limits, or refuse the whole batch."""
     settings = queue.settings
     adding = number - len(known or ())
+    if not adding:
+        # Nothing new: the old ids are the answer, however full the queue is.
+        return
     burned = sum(size * (position + 1) // number - size * position // number for position in known or ())
     adding_bytes = size - burned
     over = _over(queue, adding, adding_bytes)
