@@ -204,6 +204,25 @@ def test_left_overs_behind_a_cut_never_chain_again() -> None:
     assert [1, 2, 3, 4] == served(again)
 
 
+def test_a_cut_segment_reused_for_the_same_records_brings_none_of_its_old_ones_back() -> None:
+    """The worst case: same file, same first record byte for byte, intact old successors behind it."""
+    disk = SimDisk()
+    storage = Storage.open(disk, config())
+    for index in range(1, 7):
+        storage.append_batch([record(index, 1000)])
+    first, second = storage.stats().segments
+    assert (first.last_index, second.first_index, second.last_index) == (3, 4, 6)
+    storage.truncate_suffix(3)
+    storage.append_batch([record(3, 1000)])
+    storage.append_batch([record(4, 1000)])
+    assert storage.stats().recycled == 1
+
+    again = Storage.open(disk.keep_all(), config())
+
+    assert [1, 2, 3, 4] == served(again)
+    assert 4 == again.last_index
+
+
 def test_slots_that_reach_the_disk_before_their_records_cut_nothing_older() -> None:
     """Header first, records never: only the write in progress is cut."""
     disk = SimDisk()

@@ -94,11 +94,11 @@ class SegmentPool:
         self._free.extend(self._returned)
         self._returned.clear()
 
-    def replenish(self) -> bool:
-        """Create files until the reserve is whole; False if the disk has no room for it. OSError."""
+    def replenish(self, *, spare: int) -> bool:
+        """Create files until there are `spare` beside the reserve; False if there is no room. OSError."""
         created = False
         try:
-            while not self.reserve_is_whole:
+            while len(self._free) < self._reserve + spare:
                 self._free.append(self._create(self._segment_bytes))
                 created = True
         except DiskFull:

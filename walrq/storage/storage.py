@@ -258,7 +258,7 @@ class Storage:
     # --- snapshots and space --------------------------------------------------------------------------------
 
     def begin_snapshot(self, index: int, term: int, meta: bytes) -> SnapshotWriter:
-        """Start a snapshot of the state after `index`, which must be durable by the time it is finished. Any thread."""
+        """Start a snapshot of the state after `index`, durable before it is finished. Any thread."""
         return self._snapshots.begin(index, term, meta, lambda: self.durable_index)
 
     @property

@@ -476,7 +476,8 @@ class Wal:
         with self._lock:
             self._check_alive()
             try:
-                whole = self._pool.replenish()
+                # After a refusal the next segment must be there too, or the next push is refused again.
+                whole = self._pool.replenish(spare=1 if self._refused else 0)
             except OSError as error:
                 raise self._latch(error) from error
             if whole:
