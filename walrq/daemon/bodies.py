@@ -161,8 +161,19 @@ def _lost(grant: Grant, receipt: bytes) -> Delivered:
     )
 
 
-def fill_poll(granted: Granted, secret: bytes, look_up: LookUp) -> tuple[Polled, tuple[Target, ...]]:
-    """The reply of a poll, and what has to be given back because the reply would outgrow POLL_BYTES_MAX.
+@attrs.define
+class Filled:
+    """The reply of a poll; the leases in it; and what has to be given back because it would not have
+    fitted.
+    """
+
+    polled: Polled
+    held: list[Target]
+    back: list[Target]
+
+
+def fill_poll(granted: Granted, secret: bytes, look_up: LookUp) -> Filled:
+    """The reply of a poll, of at most POLL_BYTES_MAX bytes.
 
     The first message always fits (MESSAGE_BYTES_LIMIT is below the bound).
 
@@ -171,6 +182,7 @@ def fill_poll(granted: Granted, secret: bytes, look_up: LookUp) -> tuple[Polled,
     """
     runs: list[Delivered] = []
     ended = [make_receipt(secret, target.uid, target.lease) for target in granted.ended]
+    held: list[Target] = []
     back: list[Target] = []
     room = POLL_BYTES_MAX
     for grant in granted.runs:
@@ -185,6 +197,7 @@ def fill_poll(granted: Granted, secret: bytes, look_up: LookUp) -> tuple[Polled,
             continue
         except CorruptRecord:
             runs.append(_lost(grant, receipt))
+            held.append(Target(grant.uid, grant.lease))
             continue
         count = grant.count
         if columns.size > room:
@@ -201,7 +214,9 @@ def fill_poll(granted: Granted, secret: bytes, look_up: LookUp) -> tuple[Polled,
         if room >= 0:
             room -= len(run.payloads) + (0 if run.headers is None else len(run.headers))
         runs.append(run)
-    return Polled(granted.parked_ms, granted.visibility_ms, tuple(runs), tuple(ended)), tuple(back)
+        held.append(Target(grant.uid, grant.lease))
+    polled = Polled(granted.parked_ms, granted.visibility_ms, tuple(runs), tuple(ended))
+    return Filled(polled, held, back)
 
 
 def fill_page(seen: Sequence[Seen], following: int, cursor: Callable[[int], int], look_up: LookUp) -> Page:

@@ -26,7 +26,7 @@ from typing import Any, Final, Protocol
 import attrs
 
 from walrq import api
-from walrq.daemon.bodies import Cold, ColdReplies, LookUp, fill_page, fill_poll, from_cache
+from walrq.daemon.bodies import Cold, ColdReplies, Filled, LookUp, fill_page, fill_poll, from_cache
 from walrq.daemon.clock import Clock
 from walrq.daemon.pollers import Deadlines
 from walrq.errors import (
@@ -79,9 +79,7 @@ class Port(Protocol):
         """Answer request `id`, whose frame had `size` bytes. Ignored when no longer open."""
         ...
 
-    def reply_lease(
-        self, id: int, reply: api.Polled, size: int, targets: tuple[commands.Target, ...]
-    ) -> None:
+    def reply_lease(self, id: int, reply: api.Polled, size: int, targets: Sequence[commands.Target]) -> None:
         """Answer a poll without session: `targets` are given back (`Broker.undo`) unless the kernel takes it
         whole.
         """
@@ -93,9 +91,7 @@ class Call:
 
     __slots__ = ("count", "finish", "id", "lane", "lowest", "merge", "port", "sequence", "session", "size")
 
-    def __init__(
-        self, port: Port, id: int, session: int | None, sequence: int, lowest: int, size: int
-    ) -> None:
+    def __init__(self, port: Port, id: int, session: int | None, sequence: int, lowest: int, size: int) -> None:
         self.port = port
         self.id = id
         self.session = session
@@ -169,13 +165,10 @@ class Broker:
         clock: Clock,
         *,
         wake: Callable[[], None],
-        push_allowed: Callable[[], bool] = lambda: True,
         auto_create: bool = True,
         node_stats: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        """`wake` tells the driver that there is something to write; `push_allowed` is False while the disk is
-        full.
-        """
+        """`wake` tells the driver that there is something to write."""
         self.replica = replica
         self.machine = replica.machine
         self.clock = clock
@@ -184,13 +177,17 @@ class Broker:
         self.counters = Counters()
         self.ports: set[Port] = set()
         self.draining = False
+        # False while the disk is full (the compactor looks, once per turn).
+        self.pushes_allowed = True
         # Requests submitted and not answered, parked ones included; and the bytes of their frames.
         self.in_flight = 0
         self.bytes_in_flight = 0
         self.parked = 0
         self.on_flush: list[Callable[[], None]] = []
         self._wake = wake
-        self._push_allowed = push_allowed
+        # Both clocks as read in this turn, when somebody needed them; -1 = not yet.
+        self._now_ms = -1
+        self._lease_ms = 0
         self._auto_create = auto_create
         self._node_stats = node_stats
         self._pending: dict[int, Call] = {}
@@ -209,6 +206,17 @@ class Broker:
         self._propose = replica.propose
 
     # --- requests -----------------------------------------------------------------------------------------
+    def begin_turn(self) -> None:
+        """Called by whoever is about to call, once per turn of the event loop: the clocks are read anew
+        then.
+        """
+        self._now_ms = -1
+
+    def _read_clock(self) -> None:
+        reading = self.clock.read()
+        self._now_ms = reading.monotonic_ms
+        self._lease_ms = self.replica.stamp_now(reading).lease_ms
+
     @property
     def saturated(self) -> bool:
         """Too much is in flight in all: connections are not read until some of it is answered."""
@@ -273,10 +281,8 @@ class Broker:
         # looked at.
         if len(columns.payloads) > settings.max_message_bytes:
             _check_sizes(columns, settings.max_message_bytes)
-        if not self._push_allowed():
-            raise DiskFull(
-                "the disk is full: pushes wait for space, everything else goes on", retry_after_ms=1_000
-            )
+        if not self.pushes_allowed:
+            raise DiskFull("the disk is full: pushes wait for space, everything else goes on", retry_after_ms=1_000)
         self._log(
             call,
             commands.Push(
@@ -291,12 +297,7 @@ class Broker:
             self._finish_pushed,
         )
         delay_ms = settings.delay_ms if request.delay_ms is None else request.delay_ms
-        if (
-            delay_ms
-            or request.deliver_at_ms is not None
-            or settings.paused
-            or settings.max_in_flight is not None
-        ):
+        if delay_ms or request.deliver_at_ms is not None or settings.paused or settings.max_in_flight is not None:
             return
         lane = self._lanes.get(queue)
         if lane is None:
@@ -317,11 +318,12 @@ class Broker:
 
     # --- poll ---------------------------------------------------------------------------------------------
     def _poll(self, call: PollCall, request: api.Poll) -> None:
-        reading = self.clock.read()
+        if self._now_ms < 0:
+            self._read_clock()
         call.request = request
         call.parked = call.watched = False
-        call.arrived_ms = reading.monotonic_ms
-        call.arrived_lease_ms = self.replica.stamp_now(reading).lease_ms
+        call.arrived_ms = self._now_ms
+        call.arrived_lease_ms = self._lease_ms
         call.deadline_ms = call.arrived_ms + request.wait_ms
         lanes = self._lanes
         found = []
@@ -384,7 +386,9 @@ class Broker:
 
     def _park(self, call: PollCall) -> None:
         port = call.port
-        if call.request.wait_ms == 0 or self.draining or call.deadline_ms <= self.clock.monotonic_ms():
+        if self._now_ms < 0:
+            self._read_clock()
+        if self.draining or call.deadline_ms <= self._now_ms:
             self._end_poll(call, self._empty(call))
             return
         if not port.open or not port.takes_leases:
@@ -448,44 +452,43 @@ class Broker:
             return
         port = call.port
         if call.session is None and not (port.open and port.takes_leases):
-            self.undo(tuple(commands.Target(run.uid, run.lease) for run in result.runs))
+            self.undo([commands.Target(run.uid, run.lease) for run in result.runs])
             self._end_poll(call, self._empty(call))
             return
         if lane is not None and lane.waiters:
             self._recheck.add(lane)
         try:
-            polled, back = fill_poll(result, self.machine.secret, self._look_up)
+            filled = fill_poll(result, self.machine.secret, self._look_up)
         except Cold:
             self.counters.cold_replies += 1
             secret = self.machine.secret
             self.cold.add(
                 lambda look_up: fill_poll(result, secret, look_up),
-                lambda filled: self._deliver(call, *filled),
+                lambda filled: self._deliver(call, filled),
             )
             return
-        self._deliver(call, polled, back)
+        self._deliver(call, filled)
 
-    def _deliver(self, call: PollCall, polled: api.Polled, back: tuple[commands.Target, ...]) -> None:
-        if back:
-            self.undo(back)
-        if call.session is not None or not polled.runs:
-            self._end_poll(call, polled)
-            return
-        secret = self.machine.secret
-        held = tuple(commands.Target(*open_receipt(secret, run.receipt)) for run in polled.runs)
-        if not call.port.open:
-            self.undo(held)
-            self._end_poll(call, polled)
-            return
-        self._forget_poll(call)
-        self.in_flight -= 1
-        self.bytes_in_flight -= call.size
-        call.port.reply_lease(call.id, polled, call.size, held)
-        if self._on_idle is not None and self.in_flight == 0:
-            self._on_idle()
+    def _deliver(self, call: PollCall, filled: Filled) -> None:
+        if filled.back:
+            self.undo(filled.back)
+        if call.session is not None or not filled.held:
+            self._end_poll(call, filled.polled)
+        elif not call.port.open:
+            self.undo(filled.held)
+            self._end_poll(call, filled.polled)
+        else:
+            self._forget_poll(call)
+            self.in_flight -= 1
+            self.bytes_in_flight -= call.size
+            call.port.reply_lease(call.id, filled.polled, call.size, filled.held)
+            if self._on_idle is not None and self.in_flight == 0:
+                self._on_idle()
 
     def _empty(self, call: PollCall) -> api.Polled:
-        parked_ms = max(0, self.clock.monotonic_ms() - call.arrived_ms)
+        if self._now_ms < 0:
+            self._read_clock()
+        parked_ms = max(0, self._now_ms - call.arrived_ms)
         return api.Polled(parked_ms, call.request.visibility_ms or 0, ())
 
     def _forget_poll(self, call: PollCall) -> None:
@@ -504,16 +507,17 @@ class Broker:
 
     def expire(self, calls: Iterable[PollCall]) -> None:
         """The wait of these parked polls is over: answer them, empty."""
+        self._now_ms = -1
         for call in calls:
             self._unpark(call)
             self._end_poll(call, self._empty(call))
 
-    def undo(self, targets: tuple[commands.Target, ...]) -> None:
+    def undo(self, targets: Sequence[commands.Target]) -> None:
         """Give leases back, free of charge, that their taker never saw."""
         if not targets or not self.replica.is_leader:
             return
         self.counters.undone_leases += len(targets)
-        self._propose(commands.Tagged(commands.Undo(targets)))
+        self._propose(commands.Tagged(commands.Undo(tuple(targets))))
         self._wake()
 
     # --- settle, touch, forget ----------------------------------------------------------------------------
@@ -693,6 +697,7 @@ class Broker:
     # --- results ------------------------------------------------------------------------------------------
     def resolve(self, done: Done) -> None:
         """Answer what an applied entry decided, and wake who waits for what it changed."""
+        self._now_ms = -1
         recheck = self._recheck
         pending = self._pending
         for ticket, result in done.results:
@@ -770,9 +775,7 @@ class Broker:
         """Refuse new requests, answer parked polls empty; `on_idle` once everything in flight is answered."""
         self.draining = True
         self._on_idle = on_idle
-        self.expire(
-            [call for lane in list(self._lanes.values()) for call in list(lane.waiters) if call.parked]
-        )
+        self.expire([call for lane in list(self._lanes.values()) for call in list(lane.waiters) if call.parked])
         if self.in_flight == 0:
             on_idle()
 
@@ -798,9 +801,7 @@ def _first(waiters: OrderedDict[PollCall, None], count: int) -> list[PollCall]:
 def _merge(values: tuple[int, ...], aside: Mapping[int, int]) -> tuple[int, ...]:
     """`values` with those of `aside` put in at their positions."""
     rest = iter(values)
-    return tuple(
-        aside[position] if position in aside else next(rest) for position in range(len(values) + len(aside))
-    )
+    return tuple(aside[position] if position in aside else next(rest) for position in range(len(values) + len(aside)))
 
 
 def _check_sizes(columns: api.Columns, most: int) -> None:

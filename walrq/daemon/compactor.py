@@ -12,6 +12,7 @@ from typing import Final
 
 import trio
 
+from walrq.daemon.broker import Broker
 from walrq.daemon.driver import Driver
 from walrq.errors import DiskFull
 from walrq.replica import Replica, SnapshotJob
@@ -26,38 +27,44 @@ REPLENISH_S: Final = 1.0
 class Compactor:
     """See the module."""
 
-    def __init__(self, replica: Replica, storage: Storage, driver: Driver) -> None:
+    def __init__(self, replica: Replica, storage: Storage, driver: Driver, broker: Broker) -> None:
         self._replica = replica
         self._storage = storage
         self._driver = driver
         self._job: SnapshotJob | None = None
         self._wake = trio.Event()
         self._waiting = False
+        self._broker = broker
+        self._look_at_space()
         driver.on_turn.append(self._on_turn)
 
     def _on_turn(self) -> None:
-        if self._waiting and self._needed():
+        has_space = self._look_at_space()
+        if self._waiting and (not has_space or self._replica.snapshot_due()):
             self._waiting = False
             self._wake.set()
 
     async def run(self) -> None:
         """Snapshot, reclaim and replenish when needed, for ever."""
         while True:
-            if not self._needed():
+            if self._look_at_space() and not self._replica.snapshot_due():
                 self._wake = trio.Event()
                 self._waiting = True
                 await self._wake.wait()
             if self._replica.snapshot_due() and not await self.snapshot():
                 await trio.sleep(REPLENISH_S)
-            if not self._storage.space.pushes_allowed:
+            if not self._look_at_space():
                 await self._replenish()
 
-    def _needed(self) -> bool:
-        return self._replica.snapshot_due() or not self._storage.space.pushes_allowed
+    def _look_at_space(self) -> bool:
+        """Tell the broker whether pushes may go on."""
+        self._broker.pushes_allowed = allowed = self._storage.space.pushes_allowed
+        return allowed
 
     async def _replenish(self) -> None:
         """Fill the reserve of a full disk again, as soon as there is space."""
         if await trio.to_thread.run_sync(self._storage.replenish):
+            self._look_at_space()
             log.info("disk_has_space pushes are taken again")
         else:
             log.warning("disk_full pushes are refused until there is space")

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from walrq import api
@@ -101,7 +101,7 @@ class Connection:
         self._sent = 0
         # (position behind its last byte, leases) of poll replies without session that the kernel has not
         # taken yet.
-        self._undelivered: deque[tuple[int, tuple[Target, ...]]] = deque()
+        self._undelivered: deque[tuple[int, Sequence[Target]]] = deque()
         self._deadline_ms = now_ms + int(HANDSHAKE_TIMEOUT_S * 1000)
         self._partial_since_ms: int | None = None
         self._stalled_since_ms: int | None = None
@@ -127,7 +127,7 @@ class Connection:
             self._protocol.reply(id, reply)
             self._on_output(self)
 
-    def reply_lease(self, id: int, reply: api.Polled, size: int, targets: tuple[Target, ...]) -> None:
+    def reply_lease(self, id: int, reply: api.Polled, size: int, targets: Sequence[Target]) -> None:
         """Answer a poll that has no session; `targets` are undone unless the kernel takes the reply whole."""
         self.bytes_in_flight -= size
         self._protocol.reply(id, reply)
@@ -153,6 +153,7 @@ class Connection:
 
     def receive(self, data: bytes, now_ms: int) -> None:
         """Handle what the client sent."""
+        self._broker.begin_turn()
         events = self._protocol.receive(data)
         for event in events:
             if type(event) is Incoming:
@@ -229,12 +230,7 @@ class Connection:
     @property
     def finished(self) -> bool:
         """Everything is said and sent: the front closes the stream."""
-        return (
-            self.ending
-            and not self.unsent
-            and not self._rest
-            and (not self.open or self._protocol.in_flight == 0)
-        )
+        return self.ending and not self.unsent and not self._rest and (not self.open or self._protocol.in_flight == 0)
 
     def go_away(self, code: Code, text: str) -> None:
         """Tell the client that no further requests are taken."""
@@ -262,9 +258,7 @@ class Connection:
     @property
     def has_deadline(self) -> bool:
         """Whether it runs against a time-out now."""
-        return bool(
-            self._deadline_ms or self._partial_since_ms is not None or self._stalled_since_ms is not None
-        )
+        return bool(self._deadline_ms or self._partial_since_ms is not None or self._stalled_since_ms is not None)
 
     def overdue(self, now_ms: int) -> str | None:
         """Why it must be closed now, or None: no handshake, a frame that never ends, replies that nobody

@@ -122,9 +122,7 @@ class Listener:
                     continue
                 raise
             if self._count() >= self._connections_max:
-                self._refuse(
-                    sock, f"this node serves {self._connections_max} connections already (max_connections)"
-                )
+                self._refuse(sock, f"this node serves {self._connections_max} connections already (max_connections)")
                 continue
             try:
                 _tune(sock)

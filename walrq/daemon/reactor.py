@@ -59,9 +59,7 @@ class _Peer(Connection):
 class Reactor:
     """See the module."""
 
-    def __init__(
-        self, broker: Broker, clock: Clock, welcome: Callable[[Hello], Welcome | api.Failed]
-    ) -> None:
+    def __init__(self, broker: Broker, clock: Clock, welcome: Callable[[Hello], Welcome | api.Failed]) -> None:
         self._broker = broker
         self._clock = clock
         self._welcome = welcome

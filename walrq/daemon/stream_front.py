@@ -41,9 +41,7 @@ class _Served(Connection):
 class StreamFront:
     """See the module."""
 
-    def __init__(
-        self, broker: Broker, clock: Clock, welcome: Callable[[Hello], Welcome | api.Failed]
-    ) -> None:
+    def __init__(self, broker: Broker, clock: Clock, welcome: Callable[[Hello], Welcome | api.Failed]) -> None:
         self._broker = broker
         self._clock = clock
         self._welcome = welcome
@@ -135,9 +133,7 @@ class StreamFront:
         held = sum(each.partial for each in self._served)
         if held > IN_FLIGHT_BYTES_MAX:
             error = input_overload(held, IN_FLIGHT_BYTES_MAX)
-            log.warning(
-                "connection_refused peer=%s code=%s: %s", connection.peer, error.code.name, error.text
-            )
+            log.warning("connection_refused peer=%s code=%s: %s", connection.peer, error.code.name, error.text)
             connection.go_away(error.code, error.text)
             connection.receive_eof()
 
