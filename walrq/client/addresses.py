@@ -51,8 +51,7 @@ def explain(endpoint: Endpoint, cause: BaseException | None, refused: WalrqError
         refused = None
     if isinstance(refused, RemoteProtocolError):
         return RemoteProtocolError(
-            f"what answers at {endpoint} does not speak walrq's native protocol ({refused.text});"
-            " is the port right?"
+            f"what answers at {endpoint} does not speak walrq's native protocol ({refused.text}); is the port right?"
         )
     if refused is not None:
         return refused

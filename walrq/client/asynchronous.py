@@ -187,9 +187,7 @@ class Client:
             self._drained.set()
         return None if usable else explain(endpoint, cause, exchange.refused)
 
-    async def _read(
-        self, stream: anyio.abc.ByteStream, patience: anyio.CancelScope
-    ) -> tuple[bool, Exception | None]:
+    async def _read(self, stream: anyio.abc.ByteStream, patience: anyio.CancelScope) -> tuple[bool, Exception | None]:
         """Feed the exchange until the connection ends: whether it ever was usable, and what ended it."""
         exchange = self._exchange
         usable = False
@@ -314,9 +312,7 @@ class Client:
     async def _ask(self, request: api.Request, kind: type[R], timeout_s: float | None = None) -> R:
         reply = await self._answered(self._submit(request, timeout_s))
         if not isinstance(reply, kind):
-            raise RemoteProtocolError(
-                f"the server answered {type(request).__name__} with {type(reply).__name__}"
-            )
+            raise RemoteProtocolError(f"the server answered {type(request).__name__} with {type(reply).__name__}")
         return reply
 
     async def _outcomes(self, requests: Sequence[api.Request], kind: type[R]) -> list[R | WalrqError]:
@@ -379,9 +375,7 @@ class Client:
         Returns:
             The message's id.
         """
-        options = PushOptions(
-            priority=priority, delay=delay, deliver_at=deliver_at, ttl=ttl, max_attempts=max_attempts
-        )
+        options = PushOptions(priority=priority, delay=delay, deliver_at=deliver_at, ttl=ttl, max_attempts=max_attempts)
         request = op.push_one(queue, payload, json, headers, group, dedup_id, options)
         return MessageIds((await self._ask(request, api.Pushed),))[0]
 
@@ -411,9 +405,7 @@ class Client:
         Raises:
             BatchError: some of several units failed; `results` has each message's id or None.
         """
-        options = PushOptions(
-            priority=priority, delay=delay, deliver_at=deliver_at, ttl=ttl, max_attempts=max_attempts
-        )
+        options = PushOptions(priority=priority, delay=delay, deliver_at=deliver_at, ttl=ttl, max_attempts=max_attempts)
         requests = op.push_many(queue, messages, group, options)
         if not requests:
             return MessageIds(())
@@ -583,9 +575,7 @@ class Client:
         request = api.Reschedule(queue, op.message_number(message_id), op.wall_ms(deliver_at, "deliver_at"))
         return op.OUTCOME_NAMES[(await self._ask(request, api.Outcomes)).outcomes[0]]
 
-    async def peek(
-        self, queue: str, state: str = "ready", limit: int = 10, *, bodies: bool = True
-    ) -> list[Seen]:
+    async def peek(self, queue: str, state: str = "ready", limit: int = 10, *, bodies: bool = True) -> list[Seen]:
         """Look at messages in one state (ready, delayed, leased, parked, dead); nothing changes."""
         found: list[Seen] = []
         after = 0
@@ -757,9 +747,7 @@ class Consumer:
                 if message.remaining > 0:
                     return message
             try:
-                found = await self._client.poll(
-                    self._queue, self._visibility, self._max_messages, wait=self._wait
-                )
+                found = await self._client.poll(self._queue, self._visibility, self._max_messages, wait=self._wait)
             except (Unavailable, OutcomeUnknown):
                 # A consumer outlives outages: the next poll connects again, or waits in the client until it
                 # can.
@@ -788,7 +776,7 @@ class Consumer:
             self._client._give_left_over_back()
 
     def __del__(self) -> None:
-        # A loop left by `break` drops the only reference here: its leases need not run out. A finalizer may run in
-        # the middle of anything, so it only leaves a note; the next call or tick acts on it.
+        # A loop left by `break` drops the only reference here: its leases need not run out. A finalizer may
+        # run in the middle of anything, so it only leaves a note; the next call or tick acts on it.
         if self._buffer:
             self._client._left_over += op.settlements(self._buffer)

@@ -6,6 +6,7 @@ The same methods as `walrq.aio.Client`, and the same promises. The bytes are mov
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
@@ -14,6 +15,7 @@ from typing import Any, Literal, Self
 from walrq import api
 from walrq.client import operations as op
 from walrq.client.config import ClientConfig, configure, parse_url
+from walrq.client.exchange import Call
 from walrq.client.messages import Batch, Message, MessageIds, NewMessage, Seen, seen
 from walrq.client.operations import UNSET, Payload, PushOptions, Settleable, Settlement
 from walrq.client.pump import Pump
@@ -82,9 +84,7 @@ class Client(Pump):
         Returns:
             The message's id.
         """
-        options = PushOptions(
-            priority=priority, delay=delay, deliver_at=deliver_at, ttl=ttl, max_attempts=max_attempts
-        )
+        options = PushOptions(priority=priority, delay=delay, deliver_at=deliver_at, ttl=ttl, max_attempts=max_attempts)
         request = op.push_one(queue, payload, json, headers, group, dedup_id, options)
         return MessageIds((self._ask(request, api.Pushed),))[0]
 
@@ -114,13 +114,30 @@ class Client(Pump):
         Raises:
             BatchError: some of several units failed; `results` has each message's id or None.
         """
-        options = PushOptions(
-            priority=priority, delay=delay, deliver_at=deliver_at, ttl=ttl, max_attempts=max_attempts
-        )
+        options = PushOptions(priority=priority, delay=delay, deliver_at=deliver_at, ttl=ttl, max_attempts=max_attempts)
         requests = op.push_many(queue, messages, group, options)
         if not requests:
             return MessageIds(())
         return op.pushed(requests, self._outcomes(requests, api.Pushed))
+
+    def push_stream(
+        self,
+        queue: str,
+        delay: float | None = None,
+        *,
+        in_flight: int = 16,
+        priority: int = 0,
+        group: str | None = None,
+        ttl: float | None = None,
+        deliver_at: datetime | float | None = None,
+        max_attempts: int | None = None,
+    ) -> PushStream:
+        """Push many batches without waiting for each: `stream.push(batch)` ..., then `stream.drain()`.
+
+        At most `in_flight` are under way at a time. The other arguments are those of `push_batch`.
+        """
+        options = PushOptions(priority=priority, delay=delay, deliver_at=deliver_at, ttl=ttl, max_attempts=max_attempts)
+        return PushStream(self, queue, in_flight, group, options)
 
     # --- poll -----------------------------------------------------------------------------------------------
     def poll(
@@ -425,6 +442,43 @@ class Client(Pump):
         asked_at = time.monotonic()
         self._ask(api.Ping(), api.Pong)
         return time.monotonic() - asked_at
+
+
+class PushStream:
+    """What `Client.push_stream` returns: batches in order, several under way at a time.
+
+    Attributes:
+        pushed: messages that are in the queue for certain.
+    """
+
+    def __init__(self, client: Client, queue: str, in_flight: int, group: str | None, options: PushOptions) -> None:
+        self._client = client
+        self._queue = queue
+        self._in_flight = in_flight
+        self._group = group
+        self._options = options
+        self._calls: deque[Call] = deque()
+        self.pushed = 0
+
+    def push(self, messages: api.Columns | Iterable[Payload | NewMessage]) -> None:
+        """Send one more batch; waits for the oldest when too many are under way.
+
+        Raises:
+            WalrqError: an earlier batch failed.
+        """
+        for request in op.push_many(self._queue, messages, self._group, self._options):
+            while len(self._calls) >= self._in_flight:
+                self._settle_oldest()
+            self._calls.append(self._client.begin(request))
+
+    def drain(self) -> None:
+        """Wait until every batch is answered; raises as `push` does."""
+        while self._calls:
+            self._settle_oldest()
+
+    def _settle_oldest(self) -> None:
+        reply = self._client.end(self._calls.popleft(), api.Pushed)
+        self.pushed += reply.count
 
 
 class Consumer:

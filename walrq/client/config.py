@@ -29,9 +29,7 @@ def _positive(_: object, field: attrs.Attribute[Any], number: float) -> None:
 
 def _not_negative(_: object, field: attrs.Attribute[Any], number: float) -> None:
     if not (math.isfinite(number) and number >= 0):
-        raise ConfigError(
-            f"{field.name} is {number}, it must be a finite number, 0 or more", setting=field.name
-        )
+        raise ConfigError(f"{field.name} is {number}, it must be a finite number, 0 or more", setting=field.name)
 
 
 def _worker_name(_: object, field: attrs.Attribute[str | None], name: str | None) -> None:
@@ -95,9 +93,7 @@ def parse_url(url: str | None = None) -> tuple[Endpoint, ...]:
     text = url.strip()
     scheme, separator, rest = text.partition("://")
     if separator and scheme != SCHEME:
-        raise ConfigError(
-            f"the server address {url!r} starts with {scheme}://, expected {SCHEME}://host:port"
-        )
+        raise ConfigError(f"the server address {url!r} starts with {scheme}://, expected {SCHEME}://host:port")
     hosts = (rest if separator else text).rstrip("/")
     if not hosts or any(character in hosts for character in "/?#@ "):
         raise ConfigError(f"the server address {url!r} is not of the form {SCHEME}://host:port")
@@ -111,9 +107,7 @@ def _endpoint(text: str, url: str) -> Endpoint:
     except ValueError:
         host, port = None, None
     if not host or port == 0:
-        raise ConfigError(
-            f"{text!r} in the server address {url!r} is not host:port with a port from 1 to 65535"
-        )
+        raise ConfigError(f"{text!r} in the server address {url!r} is not host:port with a port from 1 to 65535")
     return Endpoint(host, DEFAULT_PORT if port is None else port)
 
 

@@ -192,9 +192,7 @@ class Exchange:
     _orphans: set[int] = attrs.field(factory=set, init=False)
 
     # --- calls ----------------------------------------------------------------------------------------------
-    def submit(
-        self, request: api.Request, now: float, *, timeout_s: float | None = None, wanted: bool = True
-    ) -> Call:
+    def submit(self, request: api.Request, now: float, *, timeout_s: float | None = None, wanted: bool = True) -> Call:
         """Take a request on. It may be in the output when this returns, finished (it cannot be encoded), or
         wait.
 

@@ -42,9 +42,7 @@ class BatchError(WalrqError):
         results: for `push_batch` the id of each message, None for those that failed; else empty.
     """
 
-    def __init__(
-        self, failures: Sequence[EntryFailure], succeeded: int, results: Sequence[str | None] = ()
-    ) -> None:
+    def __init__(self, failures: Sequence[EntryFailure], succeeded: int, results: Sequence[str | None] = ()) -> None:
         self.failures = tuple(failures)
         self.succeeded = succeeded
         self.results = results

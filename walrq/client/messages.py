@@ -97,9 +97,7 @@ class MessageIds(Sequence[str]):
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, MessageIds):
-            return len(self) == len(other) and all(
-                a == b for a, b in zip(self.numbers(), other.numbers(), strict=True)
-            )
+            return len(self) == len(other) and all(a == b for a, b in zip(self.numbers(), other.numbers(), strict=True))
         if isinstance(other, list | tuple):
             return list(self) == list(other)
         return NotImplemented
@@ -186,9 +184,7 @@ class Batch:
             return {}
         (end,) = struct.unpack_from("<I", run.header_ends, offset * 4)
         (start,) = struct.unpack_from("<I", run.header_ends, offset * 4 - 4) if offset else (run.header_base,)
-        return dict(
-            columns.decode_headers(run.headers[start - run.header_base : end - run.header_base]) or {}
-        )
+        return dict(columns.decode_headers(run.headers[start - run.header_base : end - run.header_base]) or {})
 
     def ids(self) -> MessageIds:
         """The messages' ids."""
@@ -228,9 +224,7 @@ class Message:
             BodyLost: disk damage destroyed them.
         """
         if self._payload is None:
-            raise BodyLost(
-                f"the payload of message {self.message_id} in {self.queue} was destroyed by disk damage"
-            )
+            raise BodyLost(f"the payload of message {self.message_id} in {self.queue} was destroyed by disk damage")
         return self._payload
 
     def json(self) -> Any:

@@ -138,9 +138,7 @@ def payload_bytes(payload: Payload) -> bytes:
         return payload.encode()
     if isinstance(payload, bytes | bytearray | memoryview):
         return bytes(payload)
-    raise InvalidArgument(
-        f"a payload is bytes or text, not {type(payload).__name__}; json= encodes other values"
-    )
+    raise InvalidArgument(f"a payload is bytes or text, not {type(payload).__name__}; json= encodes other values")
 
 
 def push_one(
@@ -231,9 +229,7 @@ def _columns(entries: Sequence[Payload | NewMessage], group: str | None) -> api.
         [payload_bytes(entry.payload) for entry in whole],
         headers=[entry.headers for entry in whole] if any(entry.headers for entry in whole) else None,
         groups=groups,
-        dedup=[entry.dedup_id for entry in whole]
-        if any(entry.dedup_id is not None for entry in whole)
-        else None,
+        dedup=[entry.dedup_id for entry in whole] if any(entry.dedup_id is not None for entry in whole) else None,
     )
 
 
@@ -306,9 +302,7 @@ def settlements(what: Settleable) -> list[Settlement]:
     queues: dict[str, dict[bytes, dict[int, Message]]] = {}
     for message in what:
         if not isinstance(message, Message):
-            raise InvalidArgument(
-                f"expected a message, a batch or a list of messages, not {type(message).__name__}"
-            )
+            raise InvalidArgument(f"expected a message, a batch or a list of messages, not {type(message).__name__}")
         run = message.batch.run
         queues.setdefault(run.queue, {}).setdefault(run.receipt, {})[message.offset] = message
     found = []
@@ -316,9 +310,7 @@ def settlements(what: Settleable) -> list[Settlement]:
         rows = []
         for receipt, by_offset in receipts.items():
             offsets = sorted(by_offset)
-            rows.append(
-                (api.Item(receipt, _ranges(offsets)), tuple([by_offset[offset] for offset in offsets]))
-            )
+            rows.append((api.Item(receipt, _ranges(offsets)), tuple([by_offset[offset] for offset in offsets])))
         for start in range(0, len(rows), SETTLE_ITEMS_MAX):
             part = rows[start : start + SETTLE_ITEMS_MAX]
             found.append(Settlement(queue, tuple([row[0] for row in part]), tuple([row[1] for row in part])))
@@ -377,21 +369,15 @@ def settle(
         if isinstance(error, BaseException):
             error_type = _cut(type(error).__name__, ERROR_TYPE_BYTES_MAX)
         error_text = _cut(str(error), ERROR_TEXT_BYTES_MAX)
-    return api.Settle(
-        part.queue, kind, part.items, None if delay is None else delay_ms(delay), error_type, error_text
-    )
+    return api.Settle(part.queue, kind, part.items, None if delay is None else delay_ms(delay), error_type, error_text)
 
 
 def touch(part: Settlement, visibility: float) -> api.Touch:
     """The request that lengthens a settlement's leases."""
-    return api.Touch(
-        part.queue, part.items, milliseconds(visibility, "visibility", TIME_MS_MAX, VISIBILITY_MS_MIN)
-    )
+    return api.Touch(part.queue, part.items, milliseconds(visibility, "visibility", TIME_MS_MAX, VISIBILITY_MS_MIN))
 
 
-def touched(
-    parts: Sequence[Settlement], outcomes: Sequence[api.Touched | WalrqError], asked_at: float
-) -> None:
+def touched(parts: Sequence[Settlement], outcomes: Sequence[api.Touched | WalrqError], asked_at: float) -> None:
     """Move the deadlines of what was touched; then raise as `check_settled` does.
 
     Args:
@@ -464,9 +450,7 @@ def _item_error(queue: str, code: int) -> WalrqError | None:
 
 
 _ITEM_TEXTS: Final = {
-    int(
-        Code.RECEIPT_EXPIRED
-    ): "the lease is over: its time ran out, or the message was given back or settled",
+    int(Code.RECEIPT_EXPIRED): "the lease is over: its time ran out, or the message was given back or settled",
     int(Code.RECEIPT_INVALID): "this receipt was never issued for this queue",
     int(Code.INVALID_ARGUMENT): "the receipt's lease has no message at this offset",
 }

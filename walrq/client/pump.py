@@ -397,6 +397,21 @@ class Pump:
             raise RemoteProtocolError(f"the server answered {asked} with {type(reply).__name__}")
         return reply
 
+    def begin(self, request: api.Request) -> Call:
+        """Send a request without waiting; `end` it later."""
+        with self._lock:
+            return self._submit(request)
+
+    def end(self, call: Call, kind: type[R]) -> R:
+        """The reply to a call that was begun; raises what the server or the time-out says."""
+        with self._lock:
+            self._finish((call,))
+        if call.error is not None:
+            raise call.error
+        if not isinstance(call.reply, kind):
+            raise RemoteProtocolError(f"the server answered with {type(call.reply).__name__}")
+        return call.reply
+
     def _outcomes(self, requests: Sequence[api.Request], kind: type[R]) -> list[R | WalrqError]:
         """The answer or error of each of several requests that are under way together."""
         with self._lock:

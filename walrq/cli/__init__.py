@@ -1,0 +1,30 @@
+"""The command line. Thin: reads arguments, calls the client, the daemon or the storage inspector, prints.
+
+    app         the tree of commands, and what a mistake looks like (one line, a stable exit status)
+    arguments   options that commands share, and how their texts are read
+    output      JSON lines, plain lines, tables
+    messages    push poll ack nack touch peek cancel reschedule move
+    feed        push --lines: a file or a pipe as a stream of batches
+    queues      queue list|show|create|set|pause|resume|purge|delete, stats
+    dlq         dlq list|replay|purge
+    node        serve
+    wal         wal inspect|verify
+
+Exit statuses are those of `errors.ERRORS`; 2 is a mistake in the arguments, 130 an interrupt. Every command's
+help ends with an example that a test runs.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Entry point of `walrq` and `python -m walrq`; ends the process."""
+    # Before anything that an older Python could not even read.
+    if sys.version_info < (3, 11):  # noqa: UP036
+        have = "%d.%d" % sys.version_info[:2]  # noqa: UP031
+        sys.exit("walrq: Python 3.11 or newer is needed, this is Python " + have)
+    from walrq.cli.app import run
+
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,143 @@
+"""What commands print: JSON lines for programs, plain lines for pipes, tables for people."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from walrq.client.messages import Message, Seen
+
+PREVIEW_CHARACTERS = 60
+
+
+def json_line(value: Any) -> None:
+    """One JSON value on one line of standard output."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, default=_plain) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return {"base64": base64.b64encode(value).decode()}
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="milliseconds")
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def payload_field(payload: bytes | None) -> dict[str, Any]:
+    """`payload` as text when it is UTF-8, else `payload_base64`; null when there is none."""
+    if payload is None:
+        return {"payload": None}
+    try:
+        return {"payload": payload.decode()}
+    except UnicodeDecodeError:
+        return {"payload_base64": base64.b64encode(payload).decode()}
+
+
+def message_value(message: Message) -> dict[str, Any]:
+    """A leased message for JSON: what `walrq ack -` reads back."""
+    return {
+        "queue": message.queue,
+        "message_id": message.message_id,
+        "receipt_handle": message.receipt_handle,
+        **payload_field(message.payload),
+        "delivery": message.delivery,
+        "attempts": message.attempts,
+        "priority": message.priority,
+        "group": message.group,
+        "headers": message.headers,
+        "fence": list(message.fence),
+        "pushed_at": message.pushed_at,
+        "lease_s": round(message.remaining, 3),
+    }
+
+
+def seen_value(seen: Seen) -> dict[str, Any]:
+    """A message that was looked at, for JSON."""
+    value = {
+        "message_id": seen.message_id,
+        "state": seen.state,
+        **payload_field(seen.payload),
+        "delivery": seen.delivery,
+        "attempts": seen.attempts,
+        "priority": seen.priority,
+        "group": seen.group,
+        "headers": seen.headers,
+        "pushed_at": seen.pushed_at,
+        "due_at": seen.due_at,
+        "lease_left_s": seen.lease_left,
+    }
+    if seen.died_at is not None or seen.reason is not None:
+        value |= {
+            "reason": seen.reason,
+            "origin": seen.origin,
+            "died_at": seen.died_at,
+            "history": [
+                {
+                    "at_ms": each.at_ms,
+                    "reason": each.reason,
+                    "worker": each.worker,
+                    "error_type": each.error_type,
+                    "error_text": each.error_text,
+                }
+                for each in seen.history
+            ],
+        }
+    return value
+
+
+def payload_line(payload: bytes) -> None:
+    """A payload as it is, and a line end."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(payload + b"\n")
+
+
+def preview(payload: bytes | None) -> str:
+    """The beginning of a payload on one line, without control characters."""
+    if payload is None:
+        return "-"
+    text = payload[: PREVIEW_CHARACTERS * 4].decode("utf-8", "replace")
+    text = "".join(character if character.isprintable() else "·" for character in text)
+    return text if len(text) <= PREVIEW_CHARACTERS else text[: PREVIEW_CHARACTERS - 1] + "…"
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A table on a terminal, tab-separated lines without titles in a pipe; nothing when there are no rows."""
+    found = [[_cell(cell) for cell in row] for row in rows]
+    if not found:
+        return
+    if not sys.stdout.isatty():
+        for cells in found:
+            sys.stdout.write("\t".join(cells) + "\n")
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, title in enumerate(titles):
+        numeric = all(cells[number].replace(".", "", 1).isdigit() for cells in found)
+        shown.add_column(title, justify="right" if numeric else "left", overflow="fold")
+    for cells in found:
+        # Text, not markup: a payload with brackets is shown as it is.
+        shown.add_row(*[Text(cell) for cell in cells])
+    Console().print(shown)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ", timespec="seconds")
+    return str(value)
+
+
+def note(text: str) -> None:
+    """A remark for the person at the terminal; never for a pipe."""
+    if sys.stderr.isatty():
+        print(text, file=sys.stderr)
