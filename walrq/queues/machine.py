@@ -303,9 +303,9 @@ _NOTHING: Final = Effects()
 
 def not_found(name: str, queues: Sequence[str] | dict[str, Any]) -> QueueNotFound:
     """The error for an absent queue, with the nearest name that is there."""
-    # A search over very many names would stall the node; the first ten thousand are help enough.
-    names = [known for known, _ in zip(queues, range(10_000), strict=False)]
-    nearest = difflib.get_close_matches(name, names, 1)
+    # A search over very many names would stall the node; the first ones of them would not be the same on a replica
+    # that was loaded from an image, and the answer is remembered.
+    nearest = difflib.get_close_matches(name, queues, 1) if len(queues) <= 10_000 else []
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     return QueueNotFound(f"there is no queue {name!r}{hint}", queue=name, nearest=nearest[0] if nearest else None)
 

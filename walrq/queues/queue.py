@@ -448,8 +448,10 @@ class Queue:
                 self.rotation.clear()
 
     def reseat_all(self) -> None:
-        """After a change of the group limit."""
-        for group in list(self.groups.values()):
+        """After a change of the group limit. Those that become eligible come by the order of their heads: the order
+        of the dictionary is another one in a machine that was loaded from an image."""
+        heads = [(head.order, group) for group in self.groups.values() if (head := group.head()) is not None]
+        for _, group in sorted(heads, key=lambda pair: pair[0]):
             self.reseat(group)
 
     # --- putting limbo runs somewhere -----------------------------------------------------------------------
