@@ -1,6 +1,6 @@
 """Commands at random, from small alphabets, so that they meet: three queues, four groups, few dedup ids.
 
-One set of functions serves both drivers: Hypothesis, which shrinks, and a seeded random stream, which is fast.
+One set of functions serves both drivers: Hypothesis, which shrinks, and a seeded stream, which is fast.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The promises of the state machine, each under its own name, checked without the oracle.
 
 The ledger sees only commands, their answers and the ids that a peek of every queue shows. So it still speaks
-when machine and oracle share a mistake. A broken promise raises `Broken`; its text starts with the promise's name.
+when machine and oracle share a mistake. A broken promise raises `Broken`; its text starts with its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -41,8 +41,8 @@ class Holding:
 class Ledger:
     """What the answers so far allow and forbid.
 
-    `lossy` is set once something may take messages away by itself (ttl, retention, drop-oldest), `delays` once
-    a queue delays by setting.
+    `lossy` is set once something may take messages away by itself (ttl, retention, drop-oldest), `delays`
+    once a queue delays by setting.
     """
 
     stamp: c.Stamp = attrs.field(factory=lambda: c.Stamp(0, 0))
@@ -70,18 +70,13 @@ class Ledger:
         stamp: c.Stamp,
         commands: Sequence[c.Tagged],
         results: Sequence[effects.Result],
-        ids_now: Iterable[int],
     ) -> None:
-        """Check one applied entry. `ids_now`: the id of every message in every queue, repeats included."""
-        promise(
-            "ClockMonotonic", stamp.lease_ms >= self.stamp.lease_ms and stamp.wall_ms >= self.stamp.wall_ms
-        )
+        """Check one applied entry."""
+        promise("ClockMonotonic", stamp.lease_ms >= self.stamp.lease_ms and stamp.wall_ms >= self.stamp.wall_ms)
         self.stamp = stamp
-        self.may_vanish, self.may_appear, self.anything_may_vanish = set(), set(), self.lossy
         for ordinal, (tagged, result) in enumerate(zip(commands, results, strict=True)):
             if not self._repeated(tagged, result):
                 self._command(index, ordinal, tagged, result)
-        self._conservation(list(ids_now))
         self._groups()
 
     def _repeated(self, tagged: c.Tagged, result: effects.Result) -> bool:
@@ -133,13 +128,13 @@ class Ledger:
                 self._touched(command, result)
             case c.Undo() as command, _:
                 for target in command.targets:
-                    self._give_back(target, running_only=True)
+                    self._give_back(target)
             case c.Forget() as command, api.Done(count=1):
                 assert tagged.session is not None
                 before = self.answers.get((tagged.session, command.request))
                 if isinstance(before, effects.Granted):
                     for run in before.runs:
-                        self._give_back(c.Target(run.uid, run.lease), running_only=True)
+                        self._give_back(c.Target(run.uid, run.lease))
             case c.Cancel() as command, api.Outcomes():
                 for identifier, outcome in zip(command.ids, result.outcomes, strict=True):
                     if outcome is api.Outcome.DONE:
@@ -151,11 +146,11 @@ class Ledger:
                 self.group_limit_max = max(self.group_limit_max, command.settings.get("group_limit", 1))
                 self.deliveries_max = max(self.deliveries_max, command.settings.get("max_deliveries", 1))
                 if command.settings.get("retention_ms") or command.settings.get("overflow") == "drop_oldest":
-                    self.lossy = True
+                    self.lossy = self.anything_may_vanish = True
                 self.delays = self.delays or bool(command.settings.get("delay_ms"))
             case c.Move() | c.Redrive(), _:
                 # They come back, if ever, behind others.
-                self.out_of_line |= self.ids
+                self.out_of_line |= self.ids | self.may_appear
             case c.PurgeQueue() | c.DeleteQueue(), api.Done():
                 self.anything_may_vanish = True
                 name = tagged.command.queue
@@ -168,12 +163,13 @@ class Ledger:
     def _pushed(self, command: c.Push, result: api.Pushed) -> None:
         identifiers = result.ids or tuple(result.first_id + k for k in range(result.count))
         fresh = {i for k, i in enumerate(identifiers) if k not in result.duplicates}
-        promise("EnqueuedOnce", not fresh & self.ids, "ids were given before", fresh & self.ids)
+        known = self.ids | self.may_appear
+        promise("EnqueuedOnce", not fresh & known, "ids were given before", fresh & known)
         promise("EnqueuedOnce", len(fresh) == result.count - len(result.duplicates), result)
         self.may_appear |= fresh
         if command.ttl_ms is not None:
             # From its own entry on: an entry's stamp may be the one that ends it.
-            self.lossy = True
+            self.lossy = self.anything_may_vanish = True
         if self.delays or command.delay_ms or command.deliver_at_ms is not None:
             self.out_of_line |= fresh
         if command.max_attempts is not None:
@@ -223,7 +219,7 @@ class Ledger:
         )
 
     def _named(self, target: c.Target) -> list[int]:
-        """Ids a target names: by its ranges, else all still held under it."""
+        """Ids a target names: by its ranges, else all that still runs under it."""
         identifiers = self.leases.get((target.uid, target.lease), [])
         if target.ranges is not None:
             return [identifiers[k] for first, last in target.ranges for k in range(first, last + 1)]
@@ -232,20 +228,18 @@ class Ledger:
             for identifier in identifiers
             if (holder := self.holders.get(identifier)) is not None
             and (holder.uid, holder.lease) == (target.uid, target.lease)
+            and holder.deadline_ms > self.stamp.lease_ms
         ]
 
     def _accepted(self, queue: str, target: c.Target) -> list[int]:
         """AckFenced and AckBeforeDeadline, for a target the machine said yes to."""
         identifiers = self._named(target)
-        promise(
-            "AckFenced", bool(identifiers) or target.ranges == (), "accepted, but nothing is held", target
-        )
+        promise("AckFenced", bool(identifiers), "accepted, but nothing is held", target)
         for identifier in identifiers:
             holder = self.holders.get(identifier)
             promise(
                 "AckFenced",
-                holder is not None
-                and (holder.uid, holder.lease, holder.queue) == (target.uid, target.lease, queue),
+                holder is not None and (holder.uid, holder.lease, holder.queue) == (target.uid, target.lease, queue),
                 "accepted for a lease that does not hold the message",
                 target,
                 holder,
@@ -275,19 +269,19 @@ class Ledger:
                     holder.deadline_ms = max(holder.deadline_ms, until)
                     ends.append(holder.deadline_ms)
                 promise("NotEarly", remaining >= command.visibility_ms, "touch gave less than asked", result)
-                promise(
-                    "NotEarly", remaining <= max(ends) - self.stamp.lease_ms, "touch promised more", result
-                )
+                promise("NotEarly", remaining <= max(ends) - self.stamp.lease_ms, "touch promised more", result)
 
-    def _give_back(self, target: c.Target, *, running_only: bool) -> None:
+    def _give_back(self, target: c.Target) -> None:
         for identifier in self._named(target):
-            holder = self.holders.get(identifier)
-            if holder is not None and (holder.uid, holder.lease) == (target.uid, target.lease):
-                if holder.deadline_ms > self.stamp.lease_ms or not running_only:
-                    del self.holders[identifier]
+            del self.holders[identifier]
 
     # --- everything at once -------------------------------------------------------------------------------
-    def _conservation(self, ids_now: list[int]) -> None:
+    def conservation(self, ids_now: Sequence[int]) -> None:
+        """Check what is there against what happened since the last check.
+
+        Args:
+            ids_now: the id of every message in every queue, repeats included.
+        """
         now = set(ids_now)
         promise("Conservation", len(now) == len(ids_now), "a message is in two places")
         allowed = self.ids | self.may_appear
@@ -301,6 +295,7 @@ class Ledger:
         )
         promise("SettledIsFinal", not now & self.acked, "acked, and still there", now & self.acked)
         self.ids = now
+        self.may_vanish, self.may_appear, self.anything_may_vanish = set(), set(), self.lossy
 
     def _groups(self) -> None:
         running: dict[tuple[int, str], int] = {}

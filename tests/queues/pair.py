@@ -13,7 +13,7 @@ from tests.queues.invariants import Ledger, dead_exactly_once, promise
 from walrq import api
 from walrq.errors import Code
 from walrq.queues import commands as c
-from walrq.queues import effects, reads
+from walrq.queues import effects, image, reads
 from walrq.queues.machine import Bounds, Machine
 from walrq.testing import model
 from walrq.testing.model import Model
@@ -121,14 +121,18 @@ class Pair:
         self.stamp = START
         self.index = 0
         self.story: list[tuple[int, c.Stamp, list[c.Tagged]]] = []
+        self.imager = image.Imager(self.machine)
+        # What a snapshot on disk would hold, and what it must hold once the image being taken is complete.
+        self.stored: dict[bytes, bytes] = {}
+        self.frozen: dict[bytes, bytes] = {}
 
     def advance(self, lease_ms: int, wall_ms: int) -> None:
         """Let both clocks go on; the next entry carries the new stamp."""
         self.stamp = c.Stamp(self.stamp.lease_ms + lease_ms, self.stamp.wall_ms + wall_ms)
         self.known.stamp = self.stamp
 
-    def entry(self, entry: Sequence[c.Tagged]) -> list[effects.Result]:
-        """Apply one entry to both and compare all that can be seen.
+    def entry(self, entry: Sequence[c.Tagged], *, look: bool = True) -> list[effects.Result]:
+        """Apply one entry to both and compare the answers, and with `look` all that can be seen.
 
         Raises:
             Different: they disagree; the text says where.
@@ -151,15 +155,58 @@ class Pair:
         for tagged, got, want in zip(entry, results, expected, strict=True):
             if normal(got) != wordless(want):
                 raise Different(f"{tagged}\n machine: {normal(got)}\n oracle:  {wordless(want)}")
-        seen = self.compare()
-        everywhere = [m.id for states in seen.values() for messages in states.values() for m in messages]
-        self.ledger.observe(self.index, self.stamp, entry, results, everywhere)
-        dead_exactly_once(seen, self.stamp.wall_ms)
+        self.ledger.observe(self.index, self.stamp, entry, results)
         self._wakeups(speaking)
+        if look:
+            seen = self.compare()
+            everywhere = [m.id for states in seen.values() for messages in states.values() for m in messages]
+            self.ledger.conservation(everywhere)
+            dead_exactly_once(seen, self.stamp.wall_ms)
         for tagged, result in zip(entry, results, strict=True):
             self.known.learn(tagged, result)
         return results
 
+    # --- images -------------------------------------------------------------------------------------------
+    def freeze(self) -> None:
+        """Begin an image, unless one is being taken."""
+        if not self.imager.active:
+            self.frozen = image.full_pages(self.machine)
+            self.imager.freeze()
+
+    def image_step(self, pages: int) -> None:
+        """Go on with the image; when it is complete, what is stored must be the state at the freeze."""
+        if self.imager.active:
+            more = self.imager.step(pages)
+            self._store()
+            if not more:
+                self._equal("image", self.stored, self.frozen)
+
+    def abandon_image(self) -> None:
+        """The image was not kept (a full disk): the next one must hold everything all the same."""
+        self._store()
+        self.imager.start_over()
+
+    def _store(self) -> None:
+        for key, body in self.imager.take():
+            if body is None:
+                # A page that was never stored may be named as gone.
+                self.stored.pop(key, None)
+            else:
+                self.stored[key] = body
+
+    def restart(self) -> None:
+        """Go on with a machine loaded from the pages; they must be the same pages again."""
+        pages = image.full_pages(self.machine)
+        before = (self.machine.next_lease_deadline(), self.machine.next_wall_deadline())
+        self.machine = image.load(list(pages.items()), self.bounds)
+        self._equal("pages after loading", image.full_pages(self.machine), pages)
+        after = (self.machine.next_lease_deadline(), self.machine.next_wall_deadline())
+        self._equal("deadlines after loading", after, before)
+        self.imager = image.Imager(self.machine, pages)
+        self.stored = dict(pages)
+        self.compare()
+
+    # --- comparison ---------------------------------------------------------------------------------------
     def compare(self) -> dict[str, dict[api.State, list[api.Peeked]]]:
         """Compare queues, settings, counts and every message; returns what was seen."""
         self._equal("queues", sorted(self.machine.queues), sorted(self.model.queues))

@@ -1,7 +1,7 @@
-"""A long random run of machine against oracle, from one seed: `python -m tests.queues.random_driver --steps 100000`.
+"""A long random run of machine against oracle: `python -m tests.queues.random_driver --steps 100000`.
 
-Fast where Hypothesis is thorough: no shrinking, but a hundred thousand steps in minutes. The seed is printed first; a
-difference prints the entries that led to it, newest last.
+Fast where Hypothesis is thorough: no shrinking, but a hundred thousand steps in minutes. The seed is printed
+first; a difference prints the entries that led to it, newest last.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.queues.generate import Dice, step, tagged_command
 from tests.queues.pair import Pair
 
 
-def run(seed: int, steps: int, *, entries_per_world: int = 400) -> int:
+def run(seed: int, steps: int, *, entries_per_world: int = 300) -> int:
     """Apply about `steps` commands, starting anew now and then. Returns how many were applied.
 
     Raises:
@@ -32,12 +32,18 @@ def run(seed: int, steps: int, *, entries_per_world: int = 400) -> int:
         pair.advance(*step(dice))
         entry = [tagged_command(dice, pair.known) for _ in range(dice.pick((1, 1, 1, 2, 4)))]
         try:
-            pair.entry(entry)
+            pair.entry(entry, look=dice.chance(20))
+            applied += len(entry)
         except Exception as error:
             error.add_note(f"seed {seed}, entry {pair.index} of a world, {applied} commands in all")
             error.add_note("\n".join(map(str, pair.story[-12:])))
             raise
-        applied += len(entry)
+            if dice.chance(5):
+                pair.freeze()
+            if dice.chance(50):
+                pair.image_step(dice.integer(1, 6))
+            if dice.chance(1):
+                dice.pick((pair.restart, pair.abandon_image))()
     return applied
 
 

@@ -1,9 +1,9 @@
 """The oracle: what the queue state machine must answer, written to be obviously right and nothing else.
 
 One object per message, linear scans, sorting. No run, batch or page exists here. It takes the machine's
-commands and gives the same answers, except that a lease is answered message by message (`Granted`, `Lent`). How
-the leased messages are cut into runs, a lease number each, is the machine's choice as long as every run is
-legal: the oracle is told the lengths and refuses illegal ones.
+commands and gives the same answers, except that a lease is answered message by message (`Granted`, `Lent`).
+How the leased messages are cut into runs, a lease number each, is the machine's choice as long as every run
+is legal: the oracle is told the lengths and refuses illegal ones.
 
 Never: imports the machine, is fast, bounds anything. Tests compare the two after every step. What the rules
 leave open is decided here in a sentence marked "Chosen:", so that a difference can be argued about.
@@ -54,7 +54,7 @@ class Message:
     """One message, wherever it stands.
 
     `body` is the address of its payload (log index, ordinal, position in the columns) and never changes.
-    `order` is its place in the line. `history` are its attempts in this queue, `story` those it died of before.
+    `order` is its place in the line. `history` are its attempts in this queue, `story` those it died of.
     """
 
     id: int
@@ -832,7 +832,7 @@ class Model:
             found.state = DELAYED
             queue.place(found.lane)
         else:
-            # Chosen: taken out of the line and put back, so a group of only this one goes to the end of turns.
+            # Chosen: taken out of the line and put back; a group of only this one goes to the end.
             found.state = DELAYED
             queue.place(found.lane)
             self._come_back(queue, found)
@@ -873,8 +873,9 @@ class Model:
         messages, used = (0, 0) if known is None else known.lengths()
         max_length, max_bytes = settings["max_length"], settings["max_bytes"]
         size = sum(m.bytes for m in taken)
-        if (max_length is not None and messages + len(taken) > max_length) or (
-            max_bytes is not None and used + size > max_bytes
+        if taken and (
+            (max_length is not None and messages + len(taken) > max_length)
+            or (max_bytes is not None and used + size > max_bytes)
         ):
             raise _Refused(Code.QUEUE_FULL, "the target is full")
         target = self._queue_or_new(command.target)
