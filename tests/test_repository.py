@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import walrq
 from tests.requirements import require
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -172,6 +173,14 @@ def pyproject() -> dict[str, object]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
+def test_the_version_is_one() -> None:
+    """What `walrq --version` says is what pip installed."""
+    project = pyproject()["project"]
+    assert isinstance(project, dict)
+
+    assert walrq.__version__ == project["version"]
+
+
 def test_every_package_is_in_the_wheels_list() -> None:
     """A folder forgotten in the list works in a checkout and is missing after pip install."""
     tool = pyproject()["tool"]
@@ -209,9 +218,7 @@ def test_the_wheel_installs_nothing_called_chaos_or_bench(tmp_path: Path) -> Non
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         files = archive.namelist()
-        entry_points = archive.read(
-            next(name for name in files if name.endswith("entry_points.txt"))
-        ).decode()
+        entry_points = archive.read(next(name for name in files if name.endswith("entry_points.txt"))).decode()
 
     assert {"walrq"} == {name.split("/")[0] for name in files if ".dist-info/" not in name}
     assert "walrq/py.typed" in files
