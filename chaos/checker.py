@@ -65,9 +65,7 @@ class Verdict:
             "checked": {finding.name: finding.checked for finding in self.findings},
             "not_judged": [finding.name for finding in self.findings if not finding.judged],
             "counts": self.counts,
-            "examples": {
-                finding.name: list(finding.examples) for finding in self.findings if finding.examples
-            },
+            "examples": {finding.name: list(finding.examples) for finding in self.findings if finding.examples},
         }
 
 

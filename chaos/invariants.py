@@ -60,9 +60,7 @@ class Invariant:
     def stray(self, world: World, value: int, hold: Hold, why: str) -> None:
         """See `world.Watcher`."""
 
-    def settled(
-        self, world: World, message: Message, hold: Hold, offset: int, kind: str, since: Event
-    ) -> None:
+    def settled(self, world: World, message: Message, hold: Hold, offset: int, kind: str, since: Event) -> None:
         """See `world.Watcher`."""
 
     def settled_stray(self, world: World, lease: str, event: Event) -> None:
@@ -91,9 +89,7 @@ class NoSilentLoss(Invariant):
             self.checked += 1
             last = max(message.seen, key=lambda pair: pair[0].fence, default=None)
             if last is None:
-                self.broken(
-                    world, f"value {message.value} pushed to {message.push.queue} was never delivered"
-                )
+                self.broken(world, f"value {message.value} pushed to {message.push.queue} was never delivered")
             elif last[0].fates[last[1]] != ACK_MAYBE:
                 self.broken(world, f"{_of(*last)} was seen last there, never acknowledged, never came back")
         self.checked += world.settled.count
@@ -149,14 +145,10 @@ class SettledIsFinal(Invariant):
     def delivered(self, world: World, message: Message, hold: Hold, offset: int) -> None:
         """A lease later in the log than the acked one, or a poll sent after the answer."""
         self.checked += 1
-        if message.acked is not None and (
-            hold.fence > message.acked.fence or hold.invoked > message.acked_time
-        ):
+        if message.acked is not None and (hold.fence > message.acked.fence or hold.invoked > message.acked_time):
             self.broken(world, f"{_of(hold, offset)} was acked with fence {message.acked.fence}")
 
-    def settled(
-        self, world: World, message: Message, hold: Hold, offset: int, kind: str, since: Event
-    ) -> None:
+    def settled(self, world: World, message: Message, hold: Hold, offset: int, kind: str, since: Event) -> None:
         """The same, when the delivery's reply came before the ack's."""
         if kind != "ack":
             return
@@ -218,9 +210,7 @@ class AckFenced(Invariant):
     name = "AckFenced"
     promise = "a stale receipt is never answered OK"
 
-    def settled(
-        self, world: World, message: Message, hold: Hold, offset: int, kind: str, since: Event
-    ) -> None:
+    def settled(self, world: World, message: Message, hold: Hold, offset: int, kind: str, since: Event) -> None:
         """The newer delivery must have been seen before the settle was sent, to be sure of the order."""
         self.checked += 1
         for other, _ in message.seen:
@@ -239,9 +229,7 @@ class AckBeforeDeadline(Invariant):
     name = "AckBeforeDeadline"
     promise = "a settle sent after its lease ended is refused"
 
-    def settled(
-        self, world: World, message: Message, hold: Hold, offset: int, kind: str, since: Event
-    ) -> None:
+    def settled(self, world: World, message: Message, hold: Hold, offset: int, kind: str, since: Event) -> None:
         """Only when no fault came between: the lease clock stands while the node is down."""
         if hold.calm != world.disturbances:
             return
@@ -263,9 +251,7 @@ class Bound(Invariant):
         low, high = counted(message, hold)
         if not low <= hold.attempts <= high:
             span = f"{low}" if low == high else f"{low} to {high}"
-            self.broken(
-                world, f"{_of(hold, offset)} says {hold.attempts} attempts, its leases counted {span}"
-            )
+            self.broken(world, f"{_of(hold, offset)} says {hold.attempts} attempts, its leases counted {span}")
         limit = world.limits(message, hold.queue)[1]
         if hold.attempts >= limit:
             self.broken(world, f"{_of(hold, offset)} has {hold.attempts} attempts, the limit is {limit}")
@@ -352,9 +338,7 @@ class DelayNotEarly(Invariant):
                 assert sent is not None
                 early = sent + other.fail_delay_ms * MS - hold.completed
                 if early > TOLERANCE_NS:
-                    self.broken(
-                        world, f"{_of(hold, offset)} came {early / MS:.1f} ms before its back-off ended"
-                    )
+                    self.broken(world, f"{_of(hold, offset)} came {early / MS:.1f} ms before its back-off ended")
 
 
 class FirstDeliveryOrder(Invariant):
@@ -395,9 +379,7 @@ class FirstDeliveryOrder(Invariant):
             self._wait(hold.fence, key, first, last)
         self._release(world, world.watermark)
 
-    def _wait(
-        self, fence: Fence, key: tuple[str, str, int], first: tuple[int, int], last: tuple[int, int]
-    ) -> None:
+    def _wait(self, fence: Fence, key: tuple[str, str, int], first: tuple[int, int], last: tuple[int, int]) -> None:
         self._arrivals += 1
         heapq.heappush(self._waiting, (fence, self._arrivals, key, first, last))
 
@@ -461,9 +443,7 @@ class Conservation(Invariant):
     name = "Conservation"
     promise = "each message ends once: acknowledged, dead, or still counted by its queue"
 
-    def settled(
-        self, world: World, message: Message, hold: Hold, offset: int, kind: str, since: Event
-    ) -> None:
+    def settled(self, world: World, message: Message, hold: Hold, offset: int, kind: str, since: Event) -> None:
         """No message is acknowledged twice."""
         if kind != "ack":
             return

@@ -147,9 +147,7 @@ class Watcher(Protocol):
     def stray(self, world: World, value: int, hold: Hold, why: str) -> None:
         """A reply brought something that cannot be alive."""
 
-    def settled(
-        self, world: World, message: Message, hold: Hold, offset: int, kind: str, since: Event
-    ) -> None:
+    def settled(self, world: World, message: Message, hold: Hold, offset: int, kind: str, since: Event) -> None:
         """A settle of this delivery was answered OK; `message.acked` is what was known before."""
 
     def settled_stray(self, world: World, lease: str, event: Event) -> None:
@@ -212,9 +210,7 @@ class World:
         if message.push.max_attempts is not None and queue == message.push.queue:
             return message.push.max_attempts, message.push.max_attempts
         values = list(self._set(queue, "max_deliveries") or [MAX_DELIVERIES_DEFAULT])
-        if (
-            message.push.max_attempts is not None
-        ):  # whether a batch's own limit outlives a death is not promised
+        if message.push.max_attempts is not None:  # whether a batch's own limit outlives a death is not promised
             values.append(message.push.max_attempts)
         return min(values), max(values)
 
@@ -436,9 +432,7 @@ class World:
             self.counts["settles of unknown outcome"] += 1
             return
         codes = event.body["codes"] if event.type == OK else [int(Code.OVERLOADED)] * len(pending.items)
-        for code, (hold, offsets, before), item in zip(
-            codes, pending.items, pending.event.body["items"], strict=True
-        ):
+        for code, (hold, offsets, before), item in zip(codes, pending.items, pending.event.body["items"], strict=True):
             if hold is None:
                 if code == 0:
                     for watcher in self._watchers:
@@ -519,8 +513,7 @@ class World:
     def open_polls(self, queue: str) -> int:
         """How many polls on `queue` have no reply yet."""
         return sum(
-            pending.event.op == "poll" and queue in pending.event.body["queues"]
-            for pending in self._pending.values()
+            pending.event.op == "poll" and queue in pending.event.body["queues"] for pending in self._pending.values()
         )
 
     # --- forgetting -------------------------------------------------------------------------------
