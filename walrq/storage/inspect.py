@@ -118,6 +118,7 @@ def _record_line(name: str, found: Found) -> dict[str, Any]:
 def verify(data_dir: str, *, disk: Disk | None = None) -> Verification:
     """Read every byte of a data directory that is covered by a checksum. DataDirInvalid; OSError."""
     disk = disk or RealDisk()
+    _check_directory(disk, data_dir)
     findings = _verify_hard_state(disk, data_dir)
     snapshot, snapshot_findings = _verify_snapshots(disk, data_dir)
     findings += snapshot_findings
