@@ -25,6 +25,7 @@ MODEL_STATES = {
     api.State.LEASED: (model.LEASED,),
     api.State.PARKED: (model.PARKED,),
 }
+DAY_MS = 24 * 3600 * 1000
 START = c.Stamp(1_000_000, 1_700_000_000_000)
 
 
@@ -104,6 +105,74 @@ def as_seen(message: model.Message, state: api.State, stamp: c.Stamp) -> effects
             history=message.history if message.reason is None else message.story,
         ),
     )
+
+
+class Alone:
+    """The machine with the ledger only, for bounds that the oracle does not know."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self.machine = Machine(bounds)
+        self.ledger = Ledger()
+        self.known = generate.Known()
+        self.stamp = START
+        self.index = 0
+
+    def advance(self, lease_ms: int, wall_ms: int) -> None:
+        """Let both clocks go on; the next entry carries the new stamp."""
+        self.stamp = c.Stamp(self.stamp.lease_ms + lease_ms, self.stamp.wall_ms + wall_ms)
+        self.known.stamp = self.stamp
+
+    def entry(self, entry: Sequence[c.Tagged]) -> list[effects.Result]:
+        """Apply one entry and check the promises.
+
+        Raises:
+            invariants.Broken: one does not hold.
+        """
+        self.index += 1
+        results = self.machine.apply(self.index, self.stamp, entry)
+        self.ledger.observe(self.index, self.stamp, entry, results)
+        seen = {
+            name: {state: [one.peeked for one in peek_all(self.machine, name, state)] for state in STATES}
+            for name in self.machine.queues
+        }
+        self.ledger.conservation([m.id for states in seen.values() for found in states.values() for m in found])
+        dead_exactly_once(seen, self.stamp.wall_ms)
+        for tagged, result in zip(entry, results, strict=True):
+            self.known.learn(tagged, result)
+        return results
+
+    def restart(self) -> None:
+        """Go on with a machine loaded from the pages."""
+        self.machine = image.load(list(image.full_pages(self.machine).items()), self.bounds)
+
+    def drain(self) -> None:
+        """Let empty entries work off what is due, as the reaper does, then lease and ack everything there is.
+
+        Raises:
+            invariants.Broken: something is due and never comes, or cannot be leased.
+        """
+        free = {"paused": False, "max_in_flight": None, "backoff_ms": 0, "dlq": None}
+        self.entry([c.Tagged(c.SetQueue(name, free, create=False)) for name in list(self.machine.queues)])
+        self.advance(60 * DAY_MS, 60 * DAY_MS)
+        for _ in range(10_000):
+            self.entry([])
+            lease_ms, wall_ms = self.machine.next_lease_deadline(), self.machine.next_wall_deadline()
+            due = (lease_ms is not None and lease_ms <= self.stamp.lease_ms) or (
+                wall_ms is not None and wall_ms <= self.stamp.wall_ms
+            )
+            if not due:
+                break
+        promise("EventuallySwept", not due, "due work is left after ten thousand entries", lease_ms, wall_ms)
+        for name in list(self.machine.queues):
+            while self.machine.available(name):
+                (granted,) = self.entry([c.Tagged(c.Lease((name,), 100, 1_000, self.stamp.lease_ms))])
+                assert isinstance(granted, effects.Granted)
+                promise("EventuallyDelivered", bool(granted.runs), name, "says it has work and gives none")
+                targets = tuple(c.Target(run.uid, run.lease) for run in granted.runs)
+                self.entry([c.Tagged(c.Settle(name, api.SettleKind.ACK, targets))])
+            left = reads.show(self.machine, name)
+            promise("EventuallyDelivered", not left.ready + left.delayed + left.leased + left.parked, left)
 
 
 class Pair:
