@@ -94,9 +94,7 @@ class Decoder:
             if size > _KEPT_BYTES_MAX:
                 cbor.fp = _nothing()
         if source.tell() != size:
-            raise RemoteProtocolError(
-                f"{size - source.tell()} bytes follow the CBOR item: a frame holds exactly one"
-            )
+            raise RemoteProtocolError(f"{size - source.tell()} bytes follow the CBOR item: a frame holds exactly one")
         return item
 
 
@@ -142,9 +140,7 @@ def _count_items(frame: bytes) -> None:
     items = 0
     while items + size - position > CBOR_ITEMS_MAX:
         if items > CBOR_ITEMS_MAX:
-            raise RemoteProtocolError(
-                f"a frame with more than {CBOR_ITEMS_MAX} CBOR items", limit=CBOR_ITEMS_MAX
-            )
+            raise RemoteProtocolError(f"a frame with more than {CBOR_ITEMS_MAX} CBOR items", limit=CBOR_ITEMS_MAX)
         if position >= size:
             return
         head = frame[position]

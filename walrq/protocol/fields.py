@@ -93,6 +93,15 @@ def optional_text(value: object, field: str, bytes_max: int) -> str | None:
     return None if value is None else text(value, field, bytes_max)
 
 
+def optional_key(value: object, field: str) -> str | None:
+    """None, or a group key or deduplication id: text of 1 to KEY_BYTES_MAX bytes."""
+    if value is None:
+        return None
+    if not text(value, field, KEY_BYTES_MAX):
+        raise InvalidArgument(f"{field} is empty", field=field, limit=1)
+    return value  # type: ignore[return-value]  # text() raised unless it is a str
+
+
 def octets(value: object, field: str) -> bytes:
     """A byte string."""
     if type(value) is not bytes:
@@ -122,9 +131,7 @@ def array(value: object, field: str, most: int, least: int = 0) -> Sequence[Any]
     if not isinstance(value, list | tuple):
         refuse(field, value, "an array")
     if not least <= len(value) <= most:
-        raise InvalidArgument(
-            f"{field} has {len(value)} items, allowed are {least} to {most}", field=field, limit=most
-        )
+        raise InvalidArgument(f"{field} has {len(value)} items, allowed are {least} to {most}", field=field, limit=most)
     return value
 
 
@@ -273,7 +280,5 @@ def keys(value: object, field: str, count: int) -> tuple[str | None, ...] | None
     if longest <= KEY_BYTES_MAX and not "".join(present).isascii():
         longest = max([len(key.encode()) for key in present])
     if longest > KEY_BYTES_MAX:
-        raise InvalidArgument(
-            f"{field} holds a key beyond {KEY_BYTES_MAX} bytes", field=field, limit=KEY_BYTES_MAX
-        )
+        raise InvalidArgument(f"{field} holds a key beyond {KEY_BYTES_MAX} bytes", field=field, limit=KEY_BYTES_MAX)
     return items

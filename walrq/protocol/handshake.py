@@ -143,15 +143,12 @@ def decode_hello(frame: bytes, decoder: Decoder | None = None) -> Hello:
     """
     item = (decoder or Decoder()).decode(frame)
     if type(item) is not list or len(item) < 3 or item[0] != MAGIC or type(item[0]) is not str:
-        raise RemoteProtocolError(
-            f'a connection begins with Hello: ["{MAGIC}", version min, version max, ...]'
-        )
+        raise RemoteProtocolError(f'a connection begins with Hello: ["{MAGIC}", version min, version max, ...]')
     version_min = fields.uint(item[1], "version min", _VERSION_LIMIT)
     version_max = fields.uint(item[2], "version max", _VERSION_LIMIT, version_min)
     if version_min > VERSION_MAX or version_max < VERSION_MIN:
         raise UnsupportedVersion(
-            f"the client speaks versions {version_min} to {version_max}, "
-            f"this server {VERSION_MIN} to {VERSION_MAX}",
+            f"the client speaks versions {version_min} to {version_max}, this server {VERSION_MIN} to {VERSION_MAX}",
             version_min=VERSION_MIN,
             version_max=VERSION_MAX,
         )
@@ -242,8 +239,6 @@ def read_goaway(item: list[Any]) -> GoAway:
     if len(item) != 3:
         raise RemoteProtocolError(f"GoAway has 3 elements, this one has {len(item)}")
     try:
-        return GoAway(
-            fields.uint(item[1], "code", UINT64_MAX), fields.text(item[2], "text", _GOAWAY_TEXT_BYTES_MAX)
-        )
+        return GoAway(fields.uint(item[1], "code", UINT64_MAX), fields.text(item[2], "text", _GOAWAY_TEXT_BYTES_MAX))
     except RequestError as error:
         raise RemoteProtocolError(f"in GoAway: {error.text}", **error.details) from None

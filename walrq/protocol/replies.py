@@ -24,7 +24,6 @@ from walrq.limits import (
     ERROR_TEXT_BYTES_MAX,
     ERROR_TYPE_BYTES_MAX,
     FRAME_BYTES_MAX,
-    KEY_BYTES_MAX,
     LIST_QUEUES_MAX,
     PEEK_MESSAGES_MAX,
     POLL_MESSAGES_MAX,
@@ -84,9 +83,7 @@ def _uints(value: object, field: str, items_max: int, most: int) -> tuple[int, .
 
 
 def _write_polled(identifier: int, reply: api.Polled) -> bytes:
-    return encode(
-        (2, identifier, reply.parked_ms, reply.visibility_ms, [*map(_flat_run, reply.runs)], reply.ended)
-    )
+    return encode((2, identifier, reply.parked_ms, reply.visibility_ms, [*map(_flat_run, reply.runs)], reply.ended))
 
 
 def _flat_run(run: api.Delivered) -> tuple[Any, ...]:
@@ -138,6 +135,7 @@ def _run(value: object) -> api.Delivered:
     ) = fields.tuple_of(value, "run", _RUN_FIELDS)
     if (
         type(queue) is str
+        and 0 < len(queue) <= QUEUE_NAME_BYTES_MAX
         and type(receipt) is bytes
         and len(receipt) == RECEIPT_BYTES
         and type(count) is int
@@ -162,7 +160,7 @@ def _run(value: object) -> api.Delivered:
         and type(lost) is bool
     ):
         if group is not None:
-            fields.text(group, "group", KEY_BYTES_MAX)
+            fields.optional_key(group, "group")
         if ends is None and count == 1 and not lost:
             packed_ends = (base + len(payloads)).to_bytes(4, "little")
         else:
@@ -212,9 +210,7 @@ def _run_header_ends(value: object, base: int, headers: object, count: int) -> b
         raise InvalidArgument("headers reach beyond 32 bits", field="headers")
     ends = fields.offsets(value, "header_ends", base + size)
     if len(ends) != 4 * count:
-        raise InvalidArgument(
-            f"header_ends has {len(ends) >> 2} offsets for {count} messages", field="header_ends"
-        )
+        raise InvalidArgument(f"header_ends has {len(ends) >> 2} offsets for {count} messages", field="header_ends")
     fields.rising(ends, base, size, "header_ends")
     return ends
 
@@ -302,12 +298,12 @@ def _peeked(value: object) -> api.Peeked:
         attempts=fields.uint(item[5], "attempts", UINT64_MAX),
         pushed_ms=fields.uint(item[6], "pushed_ms", TIME_MS_MAX),
         due_ms=fields.uint(item[7], "due_ms", TIME_MS_MAX),
-        group=fields.optional_text(item[8], "group", KEY_BYTES_MAX),
+        group=fields.optional_key(item[8], "group"),
         payload=None if item[9] is None else fields.octets(item[9], "payload"),
         headers=None if item[10] is None else fields.octets(item[10], "headers"),
         deadline_in_ms=fields.uint(item[11], "deadline_in_ms", TIME_MS_MAX),
         reason=fields.optional_text(item[12], "reason", _REASON_BYTES_MAX),
-        origin=fields.optional_text(item[13], "origin", QUEUE_NAME_BYTES_MAX),
+        origin=None if item[13] is None else fields.queue_name(item[13], "origin"),
         died_ms=fields.uint(item[14], "died_ms", TIME_MS_MAX),
         history=tuple([_attempt(each) for each in fields.array(item[15], "history", ATTEMPTS_KEPT_MAX)]),
     )
@@ -427,11 +423,7 @@ def _read_stats(item: Item) -> api.StatsReply:
 
 
 def _write_failed(identifier: int, reply: api.Failed) -> bytes:
-    text = (
-        reply.text
-        if len(reply.text) <= _TEXT_BYTES_MAX // 4
-        else reply.text[: _TEXT_BYTES_MAX // 4 - 3] + "..."
-    )
+    text = reply.text if len(reply.text) <= _TEXT_BYTES_MAX // 4 else reply.text[: _TEXT_BYTES_MAX // 4 - 3] + "..."
     return encode((FAILED, identifier, int(reply.code), text, dict(reply.details)))
 
 

@@ -142,9 +142,7 @@ def _columns(
                 field="header_ends",
             )
     if size > BATCH_BYTES_MAX:
-        raise BatchTooLarge(
-            f"a batch of {size} bytes, at most {BATCH_BYTES_MAX} are allowed", limit=BATCH_BYTES_MAX
-        )
+        raise BatchTooLarge(f"a batch of {size} bytes, at most {BATCH_BYTES_MAX} are allowed", limit=BATCH_BYTES_MAX)
     fields.batch_ends(packed_ends, len(payloads), MESSAGE_BYTES_LIMIT, "ends")
     if header_bytes is not None and packed_header_ends is not None:
         fields.batch_ends(packed_header_ends, len(header_bytes), HEADERS_BYTES_MAX, "header_ends")
@@ -237,9 +235,7 @@ def _read_settle(item: Item) -> api.Settle:
             raise InvalidArgument("delay_ms belongs to fail (kind 2) only", field="delay_ms")
     if error_type is not None or error_text is not None:
         if kind is not api.SettleKind.FAIL and kind is not api.SettleKind.REJECT:
-            raise InvalidArgument(
-                "error_type and error_text belong to fail and reject only", field="error_type"
-            )
+            raise InvalidArgument("error_type and error_text belong to fail and reject only", field="error_type")
         fields.optional_text(error_type, "error_type", ERROR_TYPE_BYTES_MAX)
         fields.optional_text(error_text, "error_text", ERROR_TEXT_BYTES_MAX)
     return api.Settle(queue, kind, _items(items), delay, error_type, error_text)
@@ -467,16 +463,14 @@ OPERATIONS: Final[tuple[tuple[int, type[Any], int, Reader, Writer], ...]] = (
 _READERS: Final[dict[int, tuple[int, Reader, str]]] = {
     op: (length, read, cls.__name__) for op, cls, length, read, _ in OPERATIONS
 }
-_WRITERS: Final[dict[type[Any], tuple[int, Writer]]] = {
-    cls: (op, write) for op, cls, _, _, write in OPERATIONS
-}
+_WRITERS: Final[dict[type[Any], tuple[int, Writer]]] = {cls: (op, write) for op, cls, _, _, write in OPERATIONS}
 
 
 def open_envelope(item: object) -> Item:
     """The array of a request whose id can be trusted enough to answer it.
 
     Raises:
-        RemoteProtocolError: not an array, too short, or without an id of 1 to 2^64-1.
+        RemoteProtocolError: not an array, too short, no operation number, or no id of 1 to 2^64-1.
     """
     if type(item) is not list:
         raise RemoteProtocolError("a request is an array [op, id, sequence, lowest, ...]")
@@ -485,6 +479,8 @@ def open_envelope(item: object) -> Item:
     identifier = item[ID]
     if type(identifier) is not int or not 0 < identifier <= UINT64_MAX:
         raise RemoteProtocolError("a request's id is an integer from 1 to 2^64-1")
+    if type(item[OP]) is not int:
+        raise RemoteProtocolError("a request's operation is an integer")
     return item
 
 
@@ -495,10 +491,8 @@ def read_request(item: Item, size: int) -> Incoming:
         RequestError: UnknownOperation, MalformedRequest, or the error of the field that is wrong.
     """
     op = item[OP]
-    row = _READERS.get(op) if type(op) is int else None
+    row = _READERS.get(op)
     if row is None:
-        if type(op) is not int:
-            raise MalformedRequest("a request's operation is an integer", field="op")
         raise UnknownOperation(f"operation {op} is not known to this version", operation=op)
     length, read, name = row
     if len(item) != length:

@@ -158,17 +158,13 @@ class ServerConnection:
                     item = open_envelope(self._decoder.decode(body))
                     identifier: int = item[ID]
                     if identifier in self._in_flight:
-                        raise RemoteProtocolError(
-                            f"request id {identifier} is still in flight", id=identifier
-                        )
+                        raise RemoteProtocolError(f"request id {identifier} is still in flight", id=identifier)
                 except ProtocolError as error:
                     return self._fail(error, events)
                 try:
                     incoming = read_request(item, len(body))
                     if incoming.sequence is not None and self.session is None:
-                        raise MalformedRequest(
-                            "a sequence needs a session: this connection has none", field="sequence"
-                        )
+                        raise MalformedRequest("a sequence needs a session: this connection has none", field="sequence")
                 except RequestError as refusal:
                     events.append(self._refuse(identifier, to_failed(refusal)))
                 else:
@@ -197,11 +193,7 @@ class ServerConnection:
         partial = self.frames.partial
         self._move(ServerState.CLOSED)
         if partial:
-            return [
-                Closed(
-                    RemoteProtocolError(f"the connection ended inside a frame, after {partial} bytes of it")
-                )
-            ]
+            return [Closed(RemoteProtocolError(f"the connection ended inside a frame, after {partial} bytes of it"))]
         return [Closed(None)]
 
     def reply(self, id: int, reply: api.Reply) -> None:
