@@ -18,6 +18,7 @@ from . import checker, history
 # named.
 COMMANDS = {
     "soak": "run daemons and clients under faults, then check the history",
+    "stops": "SIGTERM and SIGINT under load, many times",
 }
 
 
