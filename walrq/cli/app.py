@@ -5,58 +5,37 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Final
 
-import typer
+import click
 
+from walrq import __version__
 from walrq.cli import dlq, messages, node, queues, wal
+from walrq.cli.arguments import example
 
 INTERRUPTED: Final = 130
-# What a shell reports for a process ended by SIGPIPE.
+# What a shell reports for a process that SIGPIPE ended.
 PIPE_CLOSED: Final = 141
 
-app = typer.Typer(
-    name="walrq",
-    help="A durable message and task queue.",
-    epilog="Example: walrq push mail hello",
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=example("walrq push mail hello"),
 )
+@click.version_option(__version__, prog_name="walrq", message="%(prog)s %(version)s")
+def app() -> None:
+    """A durable message and task queue: `walrq serve` in one terminal, the other commands in another."""
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        from walrq import __version__
-
-        print(f"walrq {__version__}")
-        raise typer.Exit
-
-
-@app.callback(epilog="Example: walrq push mail hello")
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
-    ] = False,
-) -> None:
-    """A durable message and task queue."""
-
-
-node.register(app)
-messages.register(app)
-queues.register(app)
-dlq.register(app)
-wal.register(app)
+for _module in (node, messages, queues, dlq, wal):
+    for _command in _module.COMMANDS:
+        app.add_command(_command)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; its exit status. Errors are one line on standard error, never a traceback."""
     try:
-        try:
-            status = app(args=list(arguments), prog_name="walrq", standalone_mode=True)
-        except SystemExit as end:
-            status = end.code
+        status = app.main(args=list(arguments), prog_name="walrq", standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except BrokenPipeError:
@@ -64,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
         # own last flush has somewhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except Exception as error:
         status = explain(error)
@@ -77,6 +56,16 @@ def explain(error: Exception) -> int | None:
     """Print what a person can do about `error`; the exit status, None when it is a mistake of ours."""
     from walrq.errors import ERRORS, WalrqError
 
+    if isinstance(error, click.ClickException):
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "walrq"
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message())
+            return error.exit_code
+        text = " ".join(error.format_message().split())
+        end = "" if text.endswith((".", "?", ")")) else "."
+        print(f"{command}: {text}{end} Try `{command} --help`", file=sys.stderr)
+        return error.exit_code
     if isinstance(error, WalrqError):
         text = error.text
         nearest = error.details.get("nearest")

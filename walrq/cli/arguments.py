@@ -4,73 +4,86 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import typer
+import click
 
 if TYPE_CHECKING:
     from walrq.client.blocking import Client
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 _UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION: Final = re.compile(r"([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*(ms|s|m|h|d|)", re.IGNORECASE)
+_DURATION: Final = re.compile(r"([0-9]*\.?[0-9]+)\s*(ms|s|m|h|d|)", re.IGNORECASE)
 
 
-def seconds(text: str | float) -> float:
-    """Seconds from `1.5`, `250ms`, `30s`, `5m`, `2h` or `1d`."""
-    if isinstance(text, int | float):
-        return float(text)
-    found = _DURATION.fullmatch(text.strip())
+def seconds(given: str | float) -> float:
+    """Seconds from `30`, `1.5`, `250ms`, `5m`, `2h` or `1d`; a usage error for anything else."""
+    if isinstance(given, int | float):
+        return float(given)
+    found = _DURATION.fullmatch(given.strip())
     number = float(found[1]) * _UNITS[found[2].lower()] if found else math.nan
     if not math.isfinite(number):
-        raise typer.BadParameter(f"{text!r} is no duration; write 30, 1.5, 250ms, 5m, 2h or 1d")
+        raise click.BadParameter(f"{given!r} is no duration; write 30, 1.5, 250ms, 5m, 2h or 1d")
     return number
 
 
-ServerOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
+def example(command: str) -> str:
+    """The epilog of a help text; a test runs the command."""
+    return f"\b\nExample:\n  {command}"
+
+
+def server_option(command: F) -> F:
+    """`--server URL`."""
+    return click.option(
         "--server",
         metavar="URL",
-        help="walrq://HOST:PORT; default: WALRQ_SERVER, else walrq://127.0.0.1:50051.",
-        show_default=False,
-    ),
-]
-JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="One JSON value per line.")]
-YesOption: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-QueueArgument: TypeAlias = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
+        help="walrq://HOST:PORT  [default: WALRQ_SERVER, else walrq://127.0.0.1:50051]",
+    )(command)
 
 
-def duration(*names: str, help: str) -> Any:
-    """An option that takes a duration."""
-    return typer.Option(*names, metavar="TIME", parser=seconds, help=f"{help} Like 30, 1.5, 250ms, 5m, 2h, 1d.")
+def json_option(command: F) -> F:
+    """`--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON value per line.")(command)
+
+
+def yes_option(command: F) -> F:
+    """`--yes`."""
+    return click.option("--yes", "-y", is_flag=True, help="Do not ask.")(command)
+
+
+def queue_argument(command: F) -> F:
+    """`QUEUE`."""
+    return click.argument("queue")(command)
 
 
 def open_client(server: str | None, **changes: Any) -> Client:
-    """A connected client; the import is paid by the commands that need it."""
+    """A connected client; its import is paid only by the commands that need it."""
     from walrq.client.blocking import connect
 
     return connect(server, **changes)
 
 
-def setting(text: str) -> tuple[str, Any]:
-    """(name, value) of `name=value`; numbers, true, false and none are read as such."""
+def settings(texts: Sequence[str]) -> dict[str, Any]:
+    """Several `name=value`; numbers, true, false and none are read as such."""
+    return dict(map(_setting, texts))
+
+
+def _setting(text: str) -> tuple[str, Any]:
     name, equals, given = text.partition("=")
     name = name.strip().replace("-", "_")
     if not equals or not name:
-        raise typer.BadParameter(f"{text!r} is not of the form name=value, such as max_deliveries=5")
+        raise click.BadParameter(f"{text!r} is not of the form name=value, such as max_deliveries=5")
     word = given.strip()
     constants: dict[str, Any] = {"true": True, "false": False, "none": None, "null": None}
-    # "none" is the DLQ setting's own word for "keep dead messages in the queue".
+    # "none" is the dlq setting's own word for "keep dead messages in the queue".
     if word.lower() in constants and not (name == "dlq" and word.lower() == "none"):
         return name, constants[word.lower()]
-    if re.fullmatch(r"-?[0-9_]+", word):
+    if name != "dlq" and re.fullmatch(r"-?[0-9]+", word):
         return name, int(word)
     return name, word
-
-
-def settings(texts: list[str]) -> dict[str, Any]:
-    """Several `name=value`."""
-    return dict(map(setting, texts))
 
 
 _FILTERS: Final = {
@@ -82,15 +95,14 @@ _FILTERS: Final = {
 }
 
 
-def where(texts: list[str] | None) -> dict[str, Any]:
-    """The filter in `--where reason=failed --where error_type=ValueError --where error=text --where
-    id=...`."""
+def where(texts: Sequence[str]) -> dict[str, Any]:
+    """The filter in several `--where reason=failed`, `error_type=ValueError`, `error=text`, `id=...`."""
     found: dict[str, Any] = {}
-    for text in texts or ():
+    for text in texts:
         name, equals, given = text.partition("=")
         key = _FILTERS.get(name.strip().replace("-", "_"))
         if not equals or key is None:
-            raise typer.BadParameter(
+            raise click.BadParameter(
                 f"{text!r}: filters are reason=..., error_type=..., error=... (a part of the text), id=..."
             )
         if key == "ids":
@@ -102,10 +114,8 @@ def where(texts: list[str] | None) -> dict[str, Any]:
 
 def confirm(question: str, yes: bool) -> None:
     """Ask before something that cannot be undone; without a person to ask, `--yes` is needed."""
-    import sys
-
     if yes:
         return
     if not sys.stdin.isatty():
-        raise typer.BadParameter("this cannot be undone: add --yes when nobody is there to be asked")
-    typer.confirm(question, abort=True, err=True)
+        raise click.UsageError("this cannot be undone: add --yes when nobody is there to be asked")
+    click.confirm(question, abort=True, err=True)

@@ -2,46 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
+import click
 
 from walrq.cli import output
-from walrq.cli.arguments import JsonOption, QueueArgument, ServerOption, YesOption, confirm, open_client, where
+from walrq.cli.arguments import (
+    F,
+    confirm,
+    example,
+    json_option,
+    open_client,
+    queue_argument,
+    server_option,
+    where,
+    yes_option,
+)
 
-WhereOption = Annotated[
-    list[str] | None,
-    typer.Option(
+
+def _where_option(command: F) -> F:
+    return click.option(
         "--where",
+        "filters",
+        multiple=True,
         metavar="FILTER",
-        help="reason=..., error_type=..., error=... (a part of the text), id=...; all given must match.",
-    ),
-]
+        help="reason=..., error_type=..., error=... (a part of the text), id=...; may be repeated, all must match.",
+    )(command)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    group = typer.Typer(help="Dead messages of a queue.", epilog="Example: walrq dlq list mail", no_args_is_help=True)
-    group.command("list", epilog="Example: walrq dlq list mail --where reason=failed")(list_dead)
-    group.command("replay", epilog="Example: walrq dlq replay mail --where error_type=TimeoutError --dry-run")(replay)
-    group.command("purge", epilog="Example: walrq dlq purge mail --where reason=rejected --yes")(purge)
-    app.add_typer(group, name="dlq")
+@click.group(epilog=example("walrq dlq list mail"))
+def dlq() -> None:
+    """Dead messages of a queue."""
 
 
-def list_dead(
-    queue: QueueArgument,
-    limit: Annotated[int, typer.Option("--max", min=1, help="At most so many.")] = 10,
-    where_: WhereOption = None,
-    json: JsonOption = False,
-    server: ServerOption = None,
-) -> None:
+@dlq.command("list", epilog=example("walrq dlq list mail --where reason=failed"))
+@queue_argument
+@click.option("--max", "limit", metavar="N", type=click.IntRange(min=1), default=10, help="At most so many.  [10]")
+@_where_option
+@json_option
+@server_option
+def list_dead(queue: str, limit: int, filters: tuple[str, ...], as_json: bool, server: str | None) -> None:
     """Messages of QUEUE that died, in order of death."""
-    filters = where(where_)
+    wanted = where(filters)
     with open_client(server, session=False) as client:
-        if "ids" in filters:
-            raise typer.BadParameter("id=... is for replay and purge; a listing shows them all")
-        found = client.list_dead(queue, limit, **filters)
-    if json:
+        found = client.list_dead(queue, limit, **wanted)
+    if as_json:
         for each in found:
             output.json_line(output.seen_value(each))
         return
@@ -53,37 +56,46 @@ def list_dead(
     output.table(("message", "died", "reason", "attempts", "last error", "payload"), rows)
 
 
+@dlq.command(epilog=example("walrq dlq replay mail --where error_type=TimeoutError --dry-run"))
+@queue_argument
+@click.option("--max", "limit", metavar="N", type=click.IntRange(min=1), help="At most so many.  [all]")
+@click.option("--to", "target", metavar="QUEUE", help="Another queue than the one they died in.")
+@_where_option
+@click.option("--dry-run", is_flag=True, help="Only say how many.")
+@json_option
+@server_option
 def replay(
-    queue: QueueArgument,
-    limit: Annotated[int | None, typer.Option("--max", min=1, help="At most so many.")] = None,
-    target: Annotated[
-        str | None, typer.Option("--to", metavar="QUEUE", help="Another queue than the one they died in.")
-    ] = None,
-    where_: WhereOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many.")] = False,
-    json: JsonOption = False,
-    server: ServerOption = None,
+    queue: str,
+    limit: int | None,
+    target: str | None,
+    filters: tuple[str, ...],
+    dry_run: bool,
+    as_json: bool,
+    server: str | None,
 ) -> None:
     """Send dead messages of QUEUE back to it, behind what waits there; their attempts start anew."""
+    wanted = where(filters)
     with open_client(server) as client:
-        moved = client.redrive(queue, limit, target=target, dry_run=dry_run, **where(where_))
-    if json:
+        moved = client.redrive(queue, limit, target=target, dry_run=dry_run, **wanted)
+    if as_json:
         output.json_line({"moved": 0 if dry_run else moved.count, "matching": moved.count, "more": moved.more})
     elif moved.count:
-        verb = "would move" if dry_run else "moved"
-        print(f"{verb} {moved.count}{' or more' if dry_run and moved.more else ''}")
+        print(f"{'would move' if dry_run else 'moved'} {moved.count}{' or more' if dry_run and moved.more else ''}")
 
 
-def purge(
-    queue: QueueArgument,
-    where_: WhereOption = None,
-    yes: YesOption = False,
-    server: ServerOption = None,
-) -> None:
+@dlq.command(epilog=example("walrq dlq purge mail --where reason=rejected --yes"))
+@queue_argument
+@_where_option
+@yes_option
+@server_option
+def purge(queue: str, filters: tuple[str, ...], yes: bool, server: str | None) -> None:
     """Remove dead messages of QUEUE for good."""
-    filters = where(where_)
-    confirm(f"Remove the {'matching ' if filters else ''}dead messages of {queue}?", yes)
+    wanted = where(filters)
+    confirm(f"Remove the {'matching ' if wanted else ''}dead messages of {queue}?", yes)
     with open_client(server) as client:
-        count = client.purge_dead(queue, **filters)
+        count = client.purge_dead(queue, **wanted)
     if count:
         print(f"removed {count}")
+
+
+COMMANDS = (dlq,)

@@ -25,7 +25,7 @@ BATCHES_IN_FLIGHT: Final = 16
 SHOW_EVERY_S: Final = 0.1
 
 
-def push_lines(server: str | None, queue: str, name: str, options: dict[str, Any], *, json: bool) -> None:
+def push_lines(server: str | None, queue: str, name: str, options: dict[str, Any], *, as_json: bool) -> None:
     """Push every line of the file `name` ("-" = standard input); print how many.
 
     A last line without its line end counts. Line ends (LF, CR LF) are not part of a message; empty lines are
@@ -59,7 +59,7 @@ def push_lines(server: str | None, queue: str, name: str, options: dict[str, Any
             print(f"walrq: {stream.pushed} lines are in {queue} for certain", file=sys.stderr)
             raise
         seconds = time.monotonic() - started
-    if json:
+    if as_json:
         output.json_line({"queue": queue, "pushed": stream.pushed, "seconds": round(seconds, 3)})
     else:
         print(f"pushed {stream.pushed} messages to {queue}")

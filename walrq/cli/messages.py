@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-import typer
+import click
 
 from walrq.cli import output
-from walrq.cli.arguments import JsonOption, QueueArgument, ServerOption, duration, open_client
+from walrq.cli.arguments import (
+    F,
+    example,
+    json_option,
+    open_client,
+    queue_argument,
+    seconds,
+    server_option,
+)
 
 if TYPE_CHECKING:
     from walrq.client.blocking import Client
@@ -19,125 +28,115 @@ if TYPE_CHECKING:
 FOLLOW_TIMEOUT_S: Final = 3600.0
 FOLLOW_WAIT_S: Final = 20.0
 
-ReceiptArguments = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="QUEUE MESSAGE_ID RECEIPT_HANDLE",
-        help="As `walrq poll --json` printed them; or `-` to read its lines from standard input.",
-    ),
-]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command("push", epilog="Example: walrq push mail hello 'a second message' --priority 5")(push)
-    app.command("poll", epilog="Example: walrq poll mail --max 100 --wait 0.5 --ack")(poll)
-    app.command("ack", epilog="Example: walrq poll mail --json | walrq ack -")(ack)
-    app.command("nack", epilog="Example: walrq poll mail --json | walrq nack - --mode fail --delay 5m --error timeout")(
-        nack
-    )
-    app.command("touch", epilog="Example: walrq poll mail --json | walrq touch - --visibility 10m")(touch)
-    app.command("peek", epilog="Example: walrq peek mail --state delayed --max 20")(peek)
-    app.command("cancel", epilog="Example: walrq cancel mail $(walrq push mail later --delay 1h)")(cancel)
-    app.command(
-        "reschedule",
-        epilog="Example: walrq reschedule mail $(walrq push mail later --delay 1h) --at 2030-01-31T08:00:00+00:00",
-    )(reschedule)
-    app.command("move", epilog="Example: walrq move mail mail-later --max 100")(move)
+_count = click.IntRange(min=1)
 
 
 # --- in -----------------------------------------------------------------------------------------------------
+@click.command(epilog=example("walrq push mail hello 'a second message' --priority 5"))
+@queue_argument
+@click.argument("payloads", metavar="[PAYLOAD]...", nargs=-1)
+@click.option("--lines", metavar="FILE", help="Push every line of FILE; - reads standard input.")
+@click.option(
+    "--delay", type=seconds, metavar="TIME", help="Time until they can be polled, like 30, 1.5, 250ms, 5m, 2h, 1d."
+)
+@click.option("--priority", metavar="N", type=click.IntRange(0, 255), default=0, help="0 to 255, higher first.  [0]")
+@click.option("--group", metavar="KEY", help="Messages of one group are handed out one after the other.")
+@click.option("--ttl", type=seconds, metavar="TIME", help="Drop them when they are not done by then.")
+@click.option("--dedup-id", metavar="ID", help="A second push with this id changes nothing (one payload only).")
+@json_option
+@server_option
 def push(
-    queue: QueueArgument,
-    payloads: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[PAYLOAD]...", help="One message each.", show_default=False),
-    ] = None,
-    lines: Annotated[
-        str | None,
-        typer.Option("--lines", metavar="FILE", help="One message per line of FILE; - reads standard input."),
-    ] = None,
-    delay: Annotated[float | None, duration("--delay", help="Time until they can be polled.")] = None,
-    priority: Annotated[int, typer.Option(min=0, max=255, help="Higher first.")] = 0,
-    group: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Messages of a group are handed out one after the other.")
-    ] = None,
-    ttl: Annotated[float | None, duration("--ttl", help="Drop them when not done by then.")] = None,
-    dedup_id: Annotated[
-        str | None, typer.Option(metavar="ID", help="A second push with this id changes nothing (one payload only).")
-    ] = None,
-    json: JsonOption = False,
-    server: ServerOption = None,
+    queue: str,
+    payloads: tuple[str, ...],
+    lines: str | None,
+    delay: float | None,
+    priority: int,
+    group: str | None,
+    ttl: float | None,
+    dedup_id: str | None,
+    as_json: bool,
+    server: str | None,
 ) -> None:
-    """Append messages to QUEUE; durable when the command ends. Prints their ids, or with --lines their
-    number."""
+    """Append messages to QUEUE; they are durable when the command ends.
+
+    Prints their ids, with --lines their number.
+    """
     options: dict[str, Any] = {"delay": delay, "priority": priority, "group": group, "ttl": ttl}
     if lines is not None:
         if payloads or dedup_id is not None:
-            raise typer.BadParameter("--lines takes neither payloads nor --dedup-id")
+            raise click.UsageError("--lines goes neither with payloads nor with --dedup-id")
         from walrq.cli.feed import push_lines
 
-        push_lines(server, queue, lines, options, json=json)
+        push_lines(server, queue, lines, options, as_json=as_json)
         return
     if not payloads:
-        raise typer.BadParameter("give at least one PAYLOAD, or --lines FILE")
+        raise click.UsageError("give at least one PAYLOAD, or --lines FILE")
     if dedup_id is not None and len(payloads) > 1:
-        raise typer.BadParameter("--dedup-id goes with one payload")
-    # A payload that is no UTF-8 arrives in Python as surrogates: the bytes typed are the bytes sent.
+        raise click.UsageError("--dedup-id goes with one payload")
+    # An argument that is no UTF-8 arrives in Python with surrogates in it: the bytes typed are the bytes
+    # sent.
     data = [payload.encode(errors="surrogateescape") for payload in payloads]
+    ids: Iterable[str]
     with open_client(server) as client:
-        ids: Iterable[str]
         if len(data) == 1:
             ids = [client.push(queue, data[0], dedup_id=dedup_id, **options)]
         else:
             ids = client.push_batch(queue, data, **options)
     for each in ids:
-        if json:
+        if as_json:
             output.json_line({"queue": queue, "message_id": each})
         else:
             print(each)
 
 
 # --- out ----------------------------------------------------------------------------------------------------
+@click.command(epilog=example("walrq poll mail --max 100 --wait 0.5 --ack"))
+@click.argument("queues", metavar="QUEUE...", nargs=-1, required=True)
+@click.option(
+    "--max", "max_messages", metavar="N", type=click.IntRange(1, 10_000), default=10, help="At most so many.  [10]"
+)
+@click.option(
+    "--visibility", type=seconds, metavar="TIME", help="How long the lease lasts, like 30 or 5m.  [the queue's setting]"
+)
+@click.option("--wait", type=seconds, metavar="TIME", help="Wait so long for messages.  [0]")
+@click.option("--ack", "acknowledge", is_flag=True, help="Take them off the queue once they are printed.")
+@click.option("--follow", is_flag=True, help="Go on until nothing came for --wait; without --wait until Ctrl-C.")
+@json_option
+@server_option
 def poll(
-    queues: Annotated[list[str], typer.Argument(metavar="QUEUE...", help="The first that has messages is taken from.")],
-    max_messages: Annotated[int, typer.Option("--max", metavar="N", min=1, max=10_000, help="At most so many.")] = 10,
-    visibility: Annotated[
-        float | None, duration("--visibility", help="How long the lease lasts [the queue's setting].")
-    ] = None,
-    wait: Annotated[float | None, duration("--wait", help="Wait so long for messages.")] = None,
-    ack_: Annotated[bool, typer.Option("--ack", help="Acknowledge them once they are printed.")] = False,
-    follow: Annotated[
-        bool,
-        typer.Option("--follow", help="Go on until nothing came for --wait; without --wait until Ctrl-C."),
-    ] = False,
-    json: JsonOption = False,
-    server: ServerOption = None,
+    queues: tuple[str, ...],
+    max_messages: int,
+    visibility: float | None,
+    wait: float | None,
+    acknowledge: bool,
+    follow: bool,
+    as_json: bool,
+    server: str | None,
 ) -> None:
     """Lease messages and print their payloads, one per line; nothing when there are none.
 
-    What is printed stays leased to you until the lease runs out, unless --ack takes it off the queue. Use
-    --json to see the receipt handles that `walrq ack`, `nack` and `touch` need.
+    They come from the first QUEUE that has some. What is printed stays leased until the lease runs out,
+    unless --ack takes it off the queue. With --json the receipt handles are shown that `walrq ack`, `nack`
+    and `touch` need.
     """
     changes = {"timeout_s": FOLLOW_TIMEOUT_S} if follow else {}
-    names = queues if len(queues) > 1 else queues[0]
     step_s = (FOLLOW_WAIT_S if follow else 0.0) if wait is None else wait
     with open_client(server, **changes) as client:
         while True:
-            found = client.poll(names, visibility, max_messages, wait=step_s)
+            found = client.poll(queues, visibility, max_messages, wait=step_s)
             if found:
-                _show(found, json)
-                if ack_:
+                _show(found, as_json)
+                if acknowledge:
                     _acknowledge(client, found)
-                elif not json:
-                    output.note(f"{len(found)} leased for {found[0].remaining:.0f} s; --ack takes them off the queue")
+                elif not as_json:
+                    output.note(f"leased for {found[0].remaining:.0f} s; --ack takes messages off the queue")
             if not follow or (not found and wait is not None):
                 return
 
 
-def _show(messages: list[Message], json: bool) -> None:
+def _show(messages: list[Message], as_json: bool) -> None:
     for message in messages:
-        if json:
+        if as_json:
             output.json_line(output.message_value(message))
         else:
             output.payload_line(message.payload)
@@ -152,80 +151,101 @@ def _acknowledge(client: Client, messages: list[Message]) -> None:
     try:
         client.ack(messages)
     except (BatchError, ReceiptExpired) as error:
-        print(f"walrq: {error}: they will be handed out again", file=sys.stderr)
+        print(f"walrq: {error}; these messages come again", file=sys.stderr)
 
 
 # --- giving back --------------------------------------------------------------------------------------------
-def _receipts(arguments: list[str]) -> Iterator[tuple[str, str, str]]:
+def _receipt_arguments(command: F) -> F:
+    return click.argument("receipt", metavar="QUEUE MESSAGE_ID RECEIPT_HANDLE | -", nargs=-1, required=True)(command)
+
+
+def _receipts(arguments: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     """(queue, message id, receipt handle) of each message that is given back."""
-    if arguments == ["-"]:
-        import json
-
-        for number, line in enumerate(sys.stdin, start=1):
-            if not line.strip():
-                continue
-            try:
-                value = json.loads(line)
-                yield value["queue"], value["message_id"], value["receipt_handle"]
-            except (ValueError, KeyError, TypeError):
-                raise typer.BadParameter(f"line {number} of standard input is no line of `walrq poll --json`") from None
-    elif len(arguments) == 3:
+    if len(arguments) == 3:
         yield arguments[0], arguments[1], arguments[2]
-    else:
-        raise typer.BadParameter("give QUEUE MESSAGE_ID RECEIPT_HANDLE, or - to read lines of `walrq poll --json`")
+        return
+    if list(arguments) != ["-"]:
+        raise click.UsageError("give QUEUE MESSAGE_ID RECEIPT_HANDLE, or - to read lines of `walrq poll --json`")
+    for number, line in enumerate(sys.stdin, start=1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+            yield value["queue"], value["message_id"], value["receipt_handle"]
+        except (ValueError, KeyError, TypeError):
+            raise click.UsageError(f"line {number} of the input is no line of `walrq poll --json`") from None
 
 
-def ack(receipt: ReceiptArguments, server: ServerOption = None) -> None:
-    """Messages are done: take them off the queue for good."""
+@click.command(epilog=example("walrq poll mail --json | walrq ack -"))
+@_receipt_arguments
+@server_option
+def ack(receipt: tuple[str, ...], server: str | None) -> None:
+    """Messages are done: take them off the queue for good.
+
+    Name one as `walrq poll --json` printed it, or give - to read its lines from standard input.
+    """
     with open_client(server) as client:
         for queue, message_id, handle in _receipts(receipt):
             client.ack(queue, message_id, handle)
 
 
+@click.command(epilog=example("walrq poll mail --json | walrq nack - --delay 5m --error 'no route'"))
+@_receipt_arguments
+@click.option(
+    "--mode",
+    type=click.Choice(["release", "fail", "reject"]),
+    default="fail",
+    help="release: back at once, free; fail: counts, again after the back-off; reject: dead now.  [fail]",
+)
+@click.option(
+    "--delay", type=seconds, metavar="TIME", help="Time until the next attempt, with fail only.  [the queue's back-off]"
+)
+@click.option("--error", metavar="TEXT", help="Why; kept in the death report.")
+@server_option
 def nack(
-    receipt: ReceiptArguments,
-    mode: Annotated[
-        str,
-        typer.Option(
-            metavar="MODE",
-            help="release: back at once, free; fail: counts, again after the back-off; reject: dead now.",
-        ),
-    ] = "fail",
-    delay: Annotated[float | None, duration("--delay", help="Time until the next attempt (fail only).")] = None,
-    error: Annotated[str | None, typer.Option(metavar="TEXT", help="Why; kept in the death report.")] = None,
-    server: ServerOption = None,
+    receipt: tuple[str, ...],
+    mode: Literal["release", "fail", "reject"],
+    delay: float | None,
+    error: str | None,
+    server: str | None,
 ) -> None:
-    """Messages were not done."""
-    how = cast(Literal["release", "fail", "reject"], mode)
+    """Messages were not done; they are named as for `walrq ack`."""
     with open_client(server) as client:
         for queue, message_id, handle in _receipts(receipt):
-            client.nack(queue, how, delay, error, message_id=message_id, receipt_handle=handle)
+            client.nack(queue, mode, delay, error, message_id=message_id, receipt_handle=handle)
 
 
-def touch(
-    receipt: ReceiptArguments,
-    visibility: Annotated[float, duration("--visibility", help="Time from now until the lease ends.")],
-    server: ServerOption = None,
-) -> None:
-    """Keep messages leased for longer."""
+@click.command(epilog=example("walrq poll mail --json | walrq touch - --visibility 10m"))
+@_receipt_arguments
+@click.option(
+    "--visibility", type=seconds, metavar="TIME", required=True, help="Time from now until the lease ends, like 10m."
+)
+@server_option
+def touch(receipt: tuple[str, ...], visibility: float, server: str | None) -> None:
+    """Keep messages leased for longer; they are named as for `walrq ack`."""
     with open_client(server) as client:
         for queue, message_id, handle in _receipts(receipt):
             client.touch(queue, visibility, message_id=message_id, receipt_handle=handle)
 
 
 # --- pending ------------------------------------------------------------------------------------------------
-def peek(
-    queue: QueueArgument,
-    state: Annotated[str, typer.Option(metavar="STATE", help="ready, delayed, leased, parked or dead.")] = "ready",
-    limit: Annotated[int, typer.Option("--max", metavar="N", min=1, help="At most so many.")] = 10,
-    bodies: Annotated[bool, typer.Option(help="Show payloads.")] = True,
-    json: JsonOption = False,
-    server: ServerOption = None,
-) -> None:
+@click.command(epilog=example("walrq peek mail --state delayed --max 20"))
+@queue_argument
+@click.option(
+    "--state",
+    type=click.Choice(["ready", "delayed", "leased", "parked", "dead"]),
+    default="ready",
+    help="Which messages.  [ready]",
+)
+@click.option("--max", "limit", metavar="N", type=_count, default=10, help="At most so many.  [10]")
+@click.option("--bodies/--no-bodies", default=True, help="Whether payloads are read.  [yes]")
+@json_option
+@server_option
+def peek(queue: str, state: str, limit: int, bodies: bool, as_json: bool, server: str | None) -> None:
     """Look at messages of QUEUE without leasing them."""
     with open_client(server, session=False) as client:
         found = client.peek(queue, state, limit, bodies=bodies)
-    if json:
+    if as_json:
         for each in found:
             output.json_line(output.seen_value(each))
         return
@@ -236,38 +256,58 @@ def peek(
     output.table(("message", "state", "priority", "attempts", "pushed", "payload"), rows)
 
 
-def cancel(
-    queue: QueueArgument,
-    message_ids: Annotated[list[str], typer.Argument(metavar="MESSAGE_ID...", help="As `walrq push` printed them.")],
-    json: JsonOption = False,
-    server: ServerOption = None,
-) -> None:
+@click.command(epilog=example("walrq cancel mail $(walrq push mail later --delay 1h)"))
+@queue_argument
+@click.argument("message_ids", metavar="MESSAGE_ID...", nargs=-1, required=True)
+@json_option
+@server_option
+def cancel(queue: str, message_ids: tuple[str, ...], as_json: bool, server: str | None) -> int:
     """Remove messages that nobody has leased. Exit status 1 when one could not be removed."""
     with open_client(server) as client:
         outcomes = client.cancel(queue, message_ids)
-    _report(message_ids, outcomes, json)
+    return _report(message_ids, outcomes, as_json)
 
 
+@click.command(epilog=example("walrq reschedule mail $(walrq push mail later --delay 1h) --in 5m"))
+@queue_argument
+@click.argument("message_id")
+@click.option("--at", metavar="WHEN", help="ISO 8601 with a time zone, or seconds since 1970.")
+@click.option("--in", "in_", type=seconds, metavar="TIME", help="Time from now, like 5m.")
+@json_option
+@server_option
 def reschedule(
-    queue: QueueArgument,
-    message_id: Annotated[str, typer.Argument(metavar="MESSAGE_ID", help="As `walrq push` printed it.")],
-    at: Annotated[str, typer.Option("--at", metavar="WHEN", help="ISO 8601 with a time zone, or seconds since 1970.")],
-    json: JsonOption = False,
-    server: ServerOption = None,
-) -> None:
+    queue: str, message_id: str, at: str | None, in_: float | None, as_json: bool, server: str | None
+) -> int:
     """Let a message that nobody has leased become due at another time."""
+    if (at is None) == (in_ is None):
+        raise click.UsageError("give either --at or --in")
+    when = _moment(at) if at is not None else _now() + (in_ or 0.0)
+    with open_client(server) as client:
+        outcome = client.reschedule(queue, message_id, when)
+    return _report([message_id], [outcome], as_json)
+
+
+def _now() -> float:
+    import time
+
+    return time.time()
+
+
+def _moment(text: str) -> float:
+    """Seconds since 1970."""
     from datetime import datetime
 
     try:
-        when: datetime | float = float(at)
+        return float(text)
     except ValueError:
-        try:
-            when = datetime.fromisoformat(at)
-        except ValueError:
-            raise typer.BadParameter(f"{at!r} is neither ISO 8601 nor a number of seconds") from None
-    with open_client(server) as client:
-        outcome = client.reschedule(queue, message_id, when)
-    _report([message_id], [outcome], json)
+        pass  # then it is a date
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(f"{text!r} is neither ISO 8601 nor a number of seconds") from None
+    if at.tzinfo is None:
+        raise click.UsageError(f"{text!r} has no time zone; add +00:00 for UTC")
+    return at.timestamp()
 
 
 _WORDS: Final = {
@@ -277,29 +317,30 @@ _WORDS: Final = {
 }
 
 
-def _report(message_ids: list[str], outcomes: list[str], json: bool) -> None:
-    failed = False
+def _report(message_ids: Sequence[str], outcomes: Sequence[str], as_json: bool) -> int:
+    """Say what became of each; exit status 1 unless all are done."""
     for message_id, outcome in zip(message_ids, outcomes, strict=True):
-        failed |= outcome != "done"
-        if json:
+        if as_json:
             output.json_line({"message_id": message_id, "outcome": outcome})
         elif outcome != "done":
             print(f"walrq: {message_id} {_WORDS[outcome]}", file=sys.stderr)
-    if failed:
-        raise typer.Exit(1)
+    return 0 if all(outcome == "done" for outcome in outcomes) else 1
 
 
-def move(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Queue to take from.")],
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="Queue to append to; created if absent.")],
-    limit: Annotated[int, typer.Option("--max", metavar="N", min=1, max=1_000, help="At most so many.")] = 1,
-    json: JsonOption = False,
-    server: ServerOption = None,
-) -> None:
+@click.command(epilog=example("walrq move mail mail-later --max 100"))
+@click.argument("source")
+@click.argument("target")
+@click.option("--max", "limit", metavar="N", type=click.IntRange(1, 1_000), default=1, help="At most so many.  [1]")
+@json_option
+@server_option
+def move(source: str, target: str, limit: int, as_json: bool, server: str | None) -> None:
     """Move ready messages from the front of SOURCE to the end of TARGET, as one unit."""
     with open_client(server) as client:
         moved = client.move(source, target, limit)
-    if json:
+    if as_json:
         output.json_line({"moved": moved.count, "more": moved.more})
     elif moved.count:
         print(f"moved {moved.count}")
+
+
+COMMANDS = (push, poll, ack, nack, touch, peek, cancel, reschedule, move)

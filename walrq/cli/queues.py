@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
+import click
 
 from walrq.cli import output
 from walrq.cli.arguments import (
-    JsonOption,
-    QueueArgument,
-    ServerOption,
-    YesOption,
     confirm,
+    example,
+    json_option,
     open_client,
+    queue_argument,
+    server_option,
     settings,
+    yes_option,
 )
 
 if TYPE_CHECKING:
     from walrq.api import QueueInfo
 
-SettingsArgument = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[NAME=VALUE]...", help="Settings, such as max_deliveries=5 dlq=none.", show_default=False),
-]
-COUNTS = ("ready", "delayed", "leased", "parked", "dead", "bytes")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    group = typer.Typer(help="Queues and their settings.", epilog="Example: walrq queue list", no_args_is_help=True)
-    group.command("list", epilog="Example: walrq queue list --prefix mail")(list_queues)
-    group.command("show", epilog="Example: walrq queue show mail")(show)
-    group.command("create", epilog="Example: walrq queue create mail max_deliveries=5")(create)
-    group.command("set", epilog="Example: walrq queue set mail visibility_ms=60000 max_length=none")(change)
-    group.command("pause", epilog="Example: walrq queue pause mail")(pause)
-    group.command("resume", epilog="Example: walrq queue resume mail")(resume)
-    group.command("purge", epilog="Example: walrq queue purge mail --yes")(purge)
-    group.command("delete", epilog="Example: walrq queue delete mail --yes")(delete)
-    app.add_typer(group, name="queue")
-    app.command("stats", epilog="Example: walrq stats --json")(stats)
+COUNTS: Final = ("ready", "delayed", "leased", "parked", "dead", "bytes")
 
 
 def _value(info: QueueInfo) -> dict[str, Any]:
@@ -47,26 +29,35 @@ def _value(info: QueueInfo) -> dict[str, Any]:
     return {"queue": info.name, **counts, "oldest_ms": info.oldest_ms, "settings": dict(info.settings)}
 
 
-def list_queues(
-    prefix: Annotated[str, typer.Option(metavar="TEXT", help="Names that start so.")] = "",
-    json: JsonOption = False,
-    server: ServerOption = None,
-) -> None:
+@click.group(epilog=example("walrq queue list"))
+def queue() -> None:
+    """Queues and their settings."""
+
+
+@queue.command("list", epilog=example("walrq queue list --prefix mail"))
+@click.option("--prefix", metavar="TEXT", default="", help="Only names that start so.")
+@json_option
+@server_option
+def list_queues(prefix: str, as_json: bool, server: str | None) -> None:
     """All queues with their counts."""
     with open_client(server, session=False) as client:
         found = client.list_queues(prefix)
-    if json:
+    if as_json:
         for info in found:
             output.json_line(_value(info))
         return
     output.table(("queue", *COUNTS), ((info.name, *(getattr(info, name) for name in COUNTS)) for info in found))
 
 
-def show(queue: QueueArgument, json: JsonOption = False, server: ServerOption = None) -> None:
+@queue.command(epilog=example("walrq queue show mail"))
+@queue_argument
+@json_option
+@server_option
+def show(queue: str, as_json: bool, server: str | None) -> None:
     """Counts and settings of QUEUE."""
     with open_client(server, session=False) as client:
         info = client.show_queue(queue)
-    if json:
+    if as_json:
         output.json_line(_value(info))
         return
     rows = [(name, getattr(info, name)) for name in COUNTS]
@@ -74,33 +65,50 @@ def show(queue: QueueArgument, json: JsonOption = False, server: ServerOption = 
     output.table(("what", "value"), rows)
 
 
-def create(queue: QueueArgument, given: SettingsArgument = None, server: ServerOption = None) -> None:
+@queue.command(epilog=example("walrq queue create mail max_deliveries=5"))
+@queue_argument
+@click.argument("given", metavar="[NAME=VALUE]...", nargs=-1)
+@server_option
+def create(queue: str, given: tuple[str, ...], server: str | None) -> None:
     """Create QUEUE if it is not there, with these settings."""
     with open_client(server) as client:
-        client.create_queue(queue, **settings(given or []))
+        client.create_queue(queue, **settings(given))
 
 
-def change(queue: QueueArgument, given: SettingsArgument = None, server: ServerOption = None) -> None:
+@queue.command("set", epilog=example("walrq queue set mail visibility_ms=60000 max_length=none"))
+@queue_argument
+@click.argument("given", metavar="NAME=VALUE...", nargs=-1, required=True)
+@server_option
+def change(queue: str, given: tuple[str, ...], server: str | None) -> None:
     """Change settings of QUEUE. `walrq queue show QUEUE` lists them all."""
-    if not given:
-        raise typer.BadParameter("name at least one setting, such as max_deliveries=5")
+    changes = settings(given)
     with open_client(server) as client:
-        client.set_queue(queue, **settings(given))
+        client.set_queue(queue, **changes)
 
 
-def pause(queue: QueueArgument, server: ServerOption = None) -> None:
+@queue.command(epilog=example("walrq queue pause mail"))
+@queue_argument
+@server_option
+def pause(queue: str, server: str | None) -> None:
     """Let polls of QUEUE get nothing; pushes go on."""
     with open_client(server) as client:
         client.pause_queue(queue)
 
 
-def resume(queue: QueueArgument, server: ServerOption = None) -> None:
+@queue.command(epilog=example("walrq queue resume mail"))
+@queue_argument
+@server_option
+def resume(queue: str, server: str | None) -> None:
     """End a pause of QUEUE."""
     with open_client(server) as client:
         client.resume_queue(queue)
 
 
-def purge(queue: QueueArgument, yes: YesOption = False, server: ServerOption = None) -> None:
+@queue.command(epilog=example("walrq queue purge mail --yes"))
+@queue_argument
+@yes_option
+@server_option
+def purge(queue: str, yes: bool, server: str | None) -> None:
     """Remove all messages of QUEUE, leased ones too; its settings stay."""
     confirm(f"Remove all messages of {queue}?", yes)
     with open_client(server) as client:
@@ -109,18 +117,28 @@ def purge(queue: QueueArgument, yes: YesOption = False, server: ServerOption = N
         print(f"removed {count}")
 
 
-def delete(queue: QueueArgument, yes: YesOption = False, server: ServerOption = None) -> None:
+@queue.command(epilog=example("walrq queue delete mail --yes"))
+@queue_argument
+@yes_option
+@server_option
+def delete(queue: str, yes: bool, server: str | None) -> None:
     """Remove QUEUE and all that is in it."""
     confirm(f"Delete {queue} and all that is in it?", yes)
     with open_client(server) as client:
         client.delete_queue(queue)
 
 
-def stats(json: JsonOption = False, server: ServerOption = None) -> None:
+@click.command(epilog=example("walrq stats --json"))
+@json_option
+@server_option
+def stats(as_json: bool, server: str | None) -> None:
     """Counters of the node and totals over its queues."""
     with open_client(server, session=False) as client:
         values = client.stats()
-    if json:
+    if as_json:
         output.json_line(values)
         return
     output.table(("what", "value"), sorted(values.items()))
+
+
+COMMANDS = (queue, stats)
