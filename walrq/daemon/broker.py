@@ -470,8 +470,12 @@ class Broker:
         self._deliver(call, filled)
 
     def _deliver(self, call: PollCall, filled: Filled) -> None:
-        if filled.back:
-            self.undo(filled.back)
+        if filled.back and self.replica.is_leader:
+            # All runs of a poll are of one queue. Released, not undone: the rest of the lease stays.
+            queue = filled.polled.runs[0].queue
+            release = commands.Settle(queue, api.SettleKind.RELEASE, tuple(filled.back))
+            self._propose(commands.Tagged(release))
+            self._wake()
         if call.session is not None or not filled.held:
             self._end_poll(call, filled.polled)
         elif not call.port.open:
