@@ -24,7 +24,8 @@ from walrq.queues import commands, death, horizon, leases, pending, pushes
 from walrq.queues.batch import Batch, Lease, Run
 from walrq.queues.commands import Stamp, Tagged
 from walrq.queues.effects import Effects, Result
-from walrq.queues.queue import HEADER_PAGE, Queue, Tally
+from walrq.queues.lanes import Tally
+from walrq.queues.queue import HEADER_PAGE, Queue
 from walrq.queues.sessions import FORGOTTEN, Held, Session, Sessions
 from walrq.queues.settings import Settings, changed
 from walrq.queues.timers import LEASE_ENDS, TimerHeap, lease_timer_alive, wall_timer_alive
@@ -261,27 +262,31 @@ class Machine:
             timer = self.wall_timers.pop_due(wall)
             if timer is None:
                 break
-            budget -= 1
             _, uid, _, _, _, subject = timer
             queue = self.by_uid[uid]
             if isinstance(subject, Run):
+                budget -= 1
                 queue.withdraw(subject)
                 leases.come_back(self, queue, subject)
             else:
                 assert isinstance(subject, Batch)
-                self._end_of_life(queue, subject)
+                # What is leased goes when it comes back. A replica that started from an image meets such a timer
+                # again, others do not: so it must not count.
+                budget -= self._end_of_life(queue, subject)
         if budget and self.parked:
             death.flow(self, budget)
 
-    def _end_of_life(self, queue: Queue, batch: Batch) -> None:
-        for run in queue.runs_of(batch):
-            if run.lease is None:
-                queue.withdraw(run)
-                queue.finish(run)
+    def _end_of_life(self, queue: Queue, batch: Batch) -> bool:
+        """Remove what is not leased; whether there was any."""
+        ended = [run for run in queue.runs_of(batch) if run.lease is None]
+        for run in ended:
+            queue.withdraw(run)
+            queue.finish(run)
         if not queue.parked_runs:
             self.parked.discard(queue.uid)
         if queue.ready:
             self.effects.woken.add(queue.name)
+        return bool(ended)
 
     def next_lease_deadline(self) -> int | None:
         """When something happens on the lease clock, in its ms; the current time when parked messages can flow."""

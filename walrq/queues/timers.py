@@ -14,7 +14,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Final, TypeAlias
 
-from walrq.queues.batch import BACKOFF, DELAYED, LEASED, Batch, Lease, Run
+from walrq.queues.batch import BACKOFF, DELAYED, Batch, Lease, Run
 
 # Kinds on the lease clock.
 LEASE_ENDS: Final = 0
@@ -89,14 +89,10 @@ def lease_timer_alive(timer: Timer) -> bool:
 
 
 def wall_timer_alive(timer: Timer) -> bool:
-    """A delayed run that is due then, or a batch with something left to remove."""
+    """A delayed run that is due then, or a batch with something left of it."""
     time_ms, _, _, _, _, subject = timer
     if type(subject) is Run:
         return subject.state == DELAYED and subject.deadline == time_ms
     assert isinstance(subject, Batch)
-    if subject.live == 0:
-        return False
-    if subject.fresh or subject.pieces is None:
-        return True
-    # Leased pieces go when they come back; they need no timer.
-    return any(run.state != LEASED for run in subject.pieces.values())
+    # Leased as a whole it still needs its timer: whatever comes back before that time must go then.
+    return subject.live > 0
