@@ -61,8 +61,8 @@ def segments(data_dir: str, *, disk: Disk | None = None) -> Iterator[dict[str, A
             "incarnation": header.identity.incarnation,
             "first_index": header.identity.first_index,
             "last_index": scanned.last_index,
-            "records": sum(1 for offset in scanned.offsets if offset),
-            "end": scanned.end,
+            "records": sum(1 for offset in scanned.chain.offsets if offset),
+            "end": scanned.chain.end,
             "file_bytes": header.identity.file_bytes,
             "older_end": promise.older_end,
             "newer_end": promise.newer_end,
@@ -139,8 +139,8 @@ def verify(data_dir: str, *, disk: Disk | None = None) -> Verification:
                 Verdict.MISSING, "wal", text, first_index=expected, last_index=scanned.first_index - 1
             )
             findings.append(gap)
-        record_count += sum(1 for offset in scanned.offsets if offset)
-        record_bytes += scanned.end
+        record_count += sum(1 for offset in scanned.chain.offsets if offset)
+        record_bytes += scanned.chain.end
         last_index = max(last_index, scanned.last_index)
         expected = max(expected, scanned.last_index + 1)
     tails = (Verdict.TORN, Verdict.SUSPECT)

@@ -19,7 +19,16 @@ import attrs
 
 from walrq.storage.disk import Disk, write_file_atomically
 from walrq.storage.findings import Finding, Verdict
-from walrq.storage.record import ALIGNMENT, Found, Window, search, seed_of, verify
+from walrq.storage.record import (
+    ALIGNMENT,
+    Chain,
+    Found,
+    Window,
+    follow_entries,
+    search,
+    seed_of,
+    verify,
+)
 from walrq.storage.segment import RECORDS_START, Header, Promise, Segment
 
 # When no slot can be read, an index this far ahead still counts as one of the same segment.
@@ -30,18 +39,19 @@ _INDEXES_AHEAD_MAX: Final = 1 << 32
 class Scan:
     """The outcome of reading one segment through.
 
-    `end` is where the next record would go; `broken_end` says that this place is not behind an intact record,
-    so nothing can be chained to it.
+    `chain.end` is where the next record would go; `broken_end` says that this place is not behind an intact
+    record, so nothing can be chained to it. `chain.offsets` has 0 for a lost record.
     """
 
     first_index: int
-    end: int
-    tail_crc: int
-    last_index: int
-    offsets: array.array[int]
-    terms: list[tuple[int, int]]
+    chain: Chain
     findings: list[Finding]
     broken_end: bool = False
+
+    @property
+    def last_index(self) -> int:
+        """Index of the last record, lost ones included."""
+        return self.chain.last_index
 
 
 def judge(offset: int, promise: Promise) -> Verdict:
@@ -80,17 +90,18 @@ def scan(
     identity, promise = header.identity, header.promise
     seed = seed_of(identity.incarnation)
     window = Window(read, identity.file_bytes)
-    result = Scan(
-        first_index=identity.first_index,
+    chain = Chain(
         end=RECORDS_START,
         tail_crc=seed,
         last_index=identity.first_index - 1,
         offsets=array.array("I"),
         terms=[],
-        findings=_header_findings(name, header),
     )
+    result = Scan(identity.first_index, chain, _header_findings(name, header))
     while True:
-        found = follow(window, result.end, seed, result.tail_crc, result.last_index + 1)
+        if visit is None:
+            follow_entries(window, seed, chain)
+        found = follow(window, chain.end, seed, chain.tail_crc, chain.last_index + 1)
         if found is None:
             found = _behind_damage(window, name, promise, seed, result)
             if found is None:
@@ -101,20 +112,21 @@ def scan(
 
 
 def _accept(result: Scan, found: Found) -> None:
-    result.end = found.end
-    result.tail_crc = found.crc
+    chain = result.chain
+    chain.end = found.end
+    chain.tail_crc = found.crc
     result.broken_end = False
     if found.is_fence:
         return
-    result.offsets.append(found.offset)
-    if not result.terms or result.terms[-1][1] != found.term:
-        result.terms.append((found.index, found.term))
-    result.last_index = found.index
+    chain.offsets.append(found.offset)
+    if not chain.terms or chain.terms[-1][1] != found.term:
+        chain.terms.append((found.index, found.term))
+    chain.last_index = found.index
 
 
 def _behind_damage(window: Window, name: str, promise: Promise, seed: int, result: Scan) -> Found | None:
     """Handle the end of the chain: None when the scan is over, else the next intact record."""
-    offset, expected = result.end, result.last_index + 1
+    offset, expected = result.chain.end, result.last_index + 1
     if not promise.readable:
         return _search_blind(window, name, seed, result)
     verdict = judge(offset, promise)
@@ -160,7 +172,7 @@ def _search_blind(window: Window, name: str, seed: int, result: Scan) -> Found |
     """Neither slot is readable: anything intact further on proves damage before it."""
     expected = result.last_index + 1
     indexes = range(expected, expected + _INDEXES_AHEAD_MAX)
-    found = search(window, result.end + ALIGNMENT, window.file_bytes, seed, indexes)
+    found = search(window, result.chain.end + ALIGNMENT, window.file_bytes, seed, indexes)
     if found is None:
         result.broken_end = True
         return None
@@ -170,20 +182,21 @@ def _search_blind(window: Window, name: str, seed: int, result: Scan) -> Found |
 
 def _lose(result: Scan, name: str, end: int, last_index: int) -> None:
     """Note a damaged span from where the scan stands to `end`, and step over it."""
+    chain = result.chain
     result.findings.append(
         Finding(
             verdict=Verdict.DAMAGED,
             file=name,
-            start=result.end,
+            start=chain.end,
             end=end,
-            first_index=result.last_index + 1,
+            first_index=chain.last_index + 1,
             last_index=last_index,
             text="durable bytes are not readable any more",
         )
     )
-    result.offsets.extend([0] * (last_index - result.last_index))
-    result.last_index = max(result.last_index, last_index)
-    result.end = end
+    chain.offsets.extend([0] * (last_index - chain.last_index))
+    chain.last_index = max(chain.last_index, last_index)
+    chain.end = end
 
 
 def _header_findings(name: str, header: Header) -> list[Finding]:
@@ -229,11 +242,13 @@ def segment_from(path: str, header: Header, scanned: Scan | None) -> Segment:
 
 def adopt(segment: Segment, scanned: Scan) -> None:
     """Put a scan's result into a segment."""
-    segment.end = scanned.end
-    segment.tail_crc = scanned.tail_crc
-    segment.terms = scanned.terms
-    segment.offsets = scanned.offsets
-    segment.last_index = scanned.last_index
+    chain = scanned.chain
+    segment.end = chain.end
+    segment.tail_crc = chain.tail_crc
+    segment.terms = chain.terms
+    segment.last_index = chain.last_index
+    # Last: a reader that sees the offsets sees the rest.
+    segment.offsets = chain.offsets
 
 
 def keep_aside(disk: Disk, data_dir: str, finding: Finding) -> Finding:

@@ -275,11 +275,6 @@ class Segment:
         position = bisect_right(self.terms, index, key=lambda stretch: stretch[0]) - 1
         return self.terms[position][1] if position >= 0 else 0
 
-    def note_term(self, index: int, term: int) -> None:
-        """Remember that `index`, the next one, has `term`."""
-        if not self.terms or self.terms[-1][1] != term:
-            self.terms.append((index, term))
-
 
 def fresh_segment(path: str, identity: Identity) -> Segment:
     """The in-memory side of a segment whose header was just written."""

@@ -31,13 +31,13 @@ from walrq.storage.findings import Finding
 from walrq.storage.handles import ReadHandles
 from walrq.storage.pool import SegmentPool
 from walrq.storage.record import (
+    ALIGNMENT,
     FENCE,
     HEADER,
     HEADER_BYTES,
     Record,
     Window,
     encode,
-    seed_of,
     stored_bytes,
 )
 from walrq.storage.recovery import adopt, scan
@@ -234,8 +234,11 @@ class Wal:
     ) -> None:
         """Let readers see the records. Order matters: offsets and end before the indexes."""
         assert active.offsets is not None
+        term = active.terms[-1][1] if active.terms else -1
         for record in records:
-            active.note_term(record.index, record.term)
+            if record.term != term:
+                term = record.term
+                active.terms.append((record.index, term))
         active.offsets.extend(offsets)
         self.counters.bytes_written += end - active.end
         active.end = end
@@ -572,16 +575,24 @@ class Wal:
     def entries(self, from_index: int) -> Iterator[Record]:
         """The readable records from `from_index` on, ascending; lost or reclaimed ones are stepped over."""
         for segment in self._log.segments:
-            if segment.last_index < from_index:
+            if segment.last_index >= from_index:
+                yield from self._entries_of(segment, from_index)
+
+    def _entries_of(self, segment: Segment, from_index: int) -> Iterator[Record]:
+        offsets, seed, path = self._offsets(segment), segment.seed, segment.path
+        window = Window(lambda size, at: self._handles.pread(path, size, at), segment.file_bytes)
+        for position in range(max(0, from_index - segment.first_index), len(offsets)):
+            offset = offsets[position]
+            if not offset:
                 continue
-            offsets = self._offsets(segment)
-            window = Window(
-                lambda size, at, path=segment.path: self._handles.pread(path, size, at),  # type: ignore[misc]
-                segment.file_bytes,
-            )
-            for position in range(max(0, from_index - segment.first_index), len(offsets)):
-                if offsets[position]:
-                    yield _from_window(window, segment, segment.first_index + position, offsets[position])
+            header = window.at(offset, HEADER_BYTES)
+            size = stored_bytes(HEADER.unpack(header)[1]) if header is not None else 0
+            data = window.at(offset, size)
+            index = segment.first_index + position
+            record = _decode(data, seed, index) if data is not None else None
+            if record is None:
+                raise CorruptRecord(f"record {index} changed under the reader", index=index)
+            yield record
 
     # --- the end --------------------------------------------------------------------------------------------
 
@@ -623,22 +634,12 @@ class Wal:
         return DiskFull("the disk is full: nothing was written")
 
 
-def _decode(data: bytes, seed: int, index: int) -> Record | None:
+def _decode(data: bytes | memoryview, seed: int, index: int) -> Record | None:
     """The record that starts `data`, if it is intact and has this index."""
     if len(data) < HEADER_BYTES:
         return None
     crc, length, _prev, kind, _flags, _zero, term, found = HEADER.unpack_from(data)
-    whole = stored_bytes(length)
+    whole = HEADER_BYTES + length + (-length % ALIGNMENT)
     if found != index or whole > len(data) or crc32c(memoryview(data)[4:whole], seed) != crc:
         return None
-    return Record(index, term, kind, data[HEADER_BYTES : HEADER_BYTES + length])
-
-
-def _from_window(window: Window, segment: Segment, index: int, offset: int) -> Record:
-    header = window.at(offset, HEADER_BYTES)
-    size = stored_bytes(HEADER.unpack(header)[1]) if header is not None else 0
-    data = window.at(offset, size)
-    record = _decode(bytes(data), seed_of(segment.incarnation), index) if data is not None else None
-    if record is None:
-        raise CorruptRecord(f"record {index} changed under the reader", index=index)
-    return record
+    return Record(index, term, kind, bytes(data[HEADER_BYTES : HEADER_BYTES + length]))
