@@ -17,7 +17,8 @@ from walrq.errors import InvalidArgument
 from walrq.queues import commands
 from walrq.queues.batch import Batch
 from walrq.queues.commands import ColdBatch
-from walrq.queues.queue import HEADER_PAGE, LIVE_SHIFT, Cold, Queue
+from walrq.queues.lanes import Cold
+from walrq.queues.queue import HEADER_PAGE, LIVE_SHIFT, Queue
 
 if TYPE_CHECKING:
     from walrq.queues.machine import Machine

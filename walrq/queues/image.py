@@ -23,6 +23,7 @@ from walrq import api
 from walrq.api import Attempt
 from walrq.errors import CorruptRecord
 from walrq.queues.batch import BACKOFF, DELAYED, LEASED, PARKED, READY, Batch, Lease, Origin, Run
+from walrq.queues.lanes import Cold
 from walrq.queues.machine import DEFAULT_BOUNDS, Bounds, Machine
 from walrq.queues.queue import (
     DEDUP_BUCKETS,
@@ -30,11 +31,10 @@ from walrq.queues.queue import (
     HEADER_PAGE,
     LIVE_SHIFT,
     TURNS_PAGE,
-    Cold,
     Queue,
     dedup_page,
-    restore_ready,
 )
+from walrq.queues.restore import discount, restore_ready, restore_run, restore_turns
 from walrq.queues.sessions import BUCKETS, Held, Session, bucket_of
 from walrq.queues.settings import Settings, as_dict
 from walrq.queues.timers import BACKOFF_ENDS, DUE, LEASE_ENDS
@@ -357,7 +357,7 @@ def _restore_batch(queue: Queue, raw: Any, m: Machine) -> None:
     for row in raw[14]:
         live += row[1] - row[0] + 1
     # `add_batch` counted the whole batch; take out what is gone.
-    queue.discount(batch, live)
+    discount(queue, batch, live)
     if batch.fresh:
         restore_ready(queue, batch)
     for row in raw[14]:
@@ -372,9 +372,9 @@ def _restore_batch(queue: Queue, raw: Any, m: Machine) -> None:
                 queue.leases[number] = held
                 m.tally.leases += 1
             m.lease_timers.add(deadline, queue.uid, LEASE_ENDS, number, held)
-            queue.restore_run(run, state, deadline, held)
+            restore_run(queue, run, state, deadline, held)
         else:
-            queue.restore_run(run, state, deadline, None)
+            restore_run(queue, run, state, deadline, None)
             if state == BACKOFF:
                 m.lease_timers.add(deadline, queue.uid, BACKOFF_ENDS, order, run)
             elif state == DELAYED:
@@ -448,7 +448,7 @@ def load(pages: Iterable[tuple[bytes, bytes]], bounds: Bounds = DEFAULT_BOUNDS) 
                 for raw in stretch:
                     _restore_batch(queue, raw, m)
     for uid, body in turns:
-        m.by_uid[uid].restore_turns(cbor2.loads(body))
+        restore_turns(m.by_uid[uid], cbor2.loads(body))
     for uid, rows in sorted(dedup.items()):
         queue = m.by_uid[uid]
         # Ids rise with arrival, so this is the order of arrival.

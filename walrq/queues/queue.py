@@ -17,10 +17,8 @@ from __future__ import annotations
 import heapq
 import zlib
 from bisect import insort
-from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import count
-from typing import Final, TypeAlias
+from typing import Final
 
 from walrq.limits import BATCH_MESSAGES_MAX, PAGE_SEQUENCES
 from walrq.queues.batch import (
@@ -34,6 +32,7 @@ from walrq.queues.batch import (
     Lease,
     Run,
 )
+from walrq.queues.lanes import Cold, Group, Level, Returned, Tally, head_of, tie
 from walrq.queues.settings import Settings
 from walrq.queues.timers import BACKOFF_ENDS, DUE, TTL, TimerHeap
 
@@ -56,82 +55,6 @@ DEDUP_PAGE_FIRST: Final = -100
 def dedup_page(key: str) -> int:
     """The page of a dedup id (CRC-32: the same on every machine, unlike `hash`)."""
     return DEDUP_PAGE_FIRST - zlib.crc32(key.encode()) % DEDUP_BUCKETS
-
-
-_Returned: TypeAlias = tuple[int, int, Run]
-_tie = count()
-
-
-class Level:
-    """The ungrouped messages of one priority."""
-
-    __slots__ = ("fresh", "ready", "returned")
-
-    def __init__(self) -> None:
-        self.fresh: deque[Batch] = deque()
-        self.returned: list[_Returned] = []
-        self.ready = 0
-
-
-class Group:
-    """The messages with one group key.
-
-    `turn` is the priority under which the group stands in the rotation, None while it is not eligible.
-    """
-
-    __slots__ = ("heap", "in_flight", "key", "ready", "turn", "waiting")
-
-    def __init__(self, key: str) -> None:
-        self.key = key
-        self.heap: list[_Returned] = []
-        self.ready = 0
-        self.in_flight = 0
-        # Messages in back-off: they keep their place, so the group waits for them.
-        self.waiting = 0
-        self.turn: int | None = None
-
-    def head(self) -> Run | None:
-        """The ready run of lowest order."""
-        return _head(self.heap)
-
-
-def _head(heap: list[_Returned]) -> Run | None:
-    while heap:
-        order, _, run = heap[0]
-        # A run that was withdrawn, or withdrawn and put back elsewhere, left a stale entry.
-        if run.state == READY and run.order == order:
-            return run
-        heapq.heappop(heap)
-    return None
-
-
-class Tally:
-    """Counts over all queues: leases, and what is in the hot window (messages in any state, and their bytes)."""
-
-    __slots__ = ("bytes", "leases", "messages")
-
-    def __init__(self) -> None:
-        self.leases = 0
-        self.messages = 0
-        self.bytes = 0
-
-
-class Cold:
-    """Ready messages of one priority whose metadata is on disk only. All of them stand behind the hot ones.
-
-    Attributes:
-        floor: highest sequence that is not cold.
-        blocks: batches per block of log indexes.
-    """
-
-    __slots__ = ("batches", "blocks", "bytes", "floor", "messages")
-
-    def __init__(self) -> None:
-        self.floor = 0
-        self.messages = 0
-        self.batches = 0
-        self.bytes = 0
-        self.blocks: dict[int, int] = {}
 
 
 class Queue:
@@ -372,11 +295,12 @@ class Queue:
         delivery = 0 if batch.origin is None else batch.origin.delivery
         run = Run(batch, batch.cursor, batch.count - 1, batch.seq + batch.cursor, delivery, 0, None)
         run.state = READY
-        self._add_piece(run)
+        self.add_piece(run)
         # Counts do not change: it was ready and is ready.
-        heapq.heappush(self.levels[batch.priority].returned, (run.order, next(_tie), run))
+        heapq.heappush(self.levels[batch.priority].returned, (run.order, next(tie), run))
 
-    def _add_piece(self, run: Run) -> None:
+    def add_piece(self, run: Run) -> None:
+        """Enter a run among its batch's pieces."""
         pieces = run.batch.pieces
         if pieces is None:
             run.batch.pieces = {run.first: run}
@@ -459,7 +383,7 @@ class Queue:
         """To its own place among the ready ones."""
         batch = run.batch
         self.mark(batch.seq >> PAGE_SHIFT)
-        self._add_piece(run)
+        self.add_piece(run)
         run.state = READY
         run.deadline = 0
         number = run.last - run.first + 1
@@ -469,17 +393,17 @@ class Queue:
             if level is None or not level.ready:
                 level = self._open(batch.priority)
             level.ready += number
-            heapq.heappush(level.returned, (run.order, next(_tie), run))
+            heapq.heappush(level.returned, (run.order, next(tie), run))
         else:
             group = self._group(run.group)
             group.ready += number
-            heapq.heappush(group.heap, (run.order, next(_tie), run))
+            heapq.heappush(group.heap, (run.order, next(tie), run))
             self.reseat(group)
 
     def put_delayed(self, run: Run, due_ms: int) -> None:
         """Not before `due_ms` on the wall clock; blocks nobody."""
         self.mark(run.batch.seq >> PAGE_SHIFT)
-        self._add_piece(run)
+        self.add_piece(run)
         run.state = DELAYED
         run.deadline = due_ms
         self.delayed += run.last - run.first + 1
@@ -488,7 +412,7 @@ class Queue:
     def put_backoff(self, run: Run, until_ms: int) -> None:
         """Not before `until_ms` on the lease clock; its group waits."""
         self.mark(run.batch.seq >> PAGE_SHIFT)
-        self._add_piece(run)
+        self.add_piece(run)
         run.state = BACKOFF
         run.deadline = until_ms
         number = run.last - run.first + 1
@@ -502,7 +426,7 @@ class Queue:
     def put_parked(self, run: Run) -> None:
         """Dead without a dead-letter queue; `run.order` is its place in the order of death."""
         self.mark(run.batch.seq >> PAGE_SHIFT)
-        self._add_piece(run)
+        self.add_piece(run)
         run.state = PARKED
         run.deadline = 0
         self.parked_runs[run.order] = run
@@ -599,7 +523,7 @@ class Queue:
         if lease is not None:
             self.leases[lease.number] = lease
         taken = run.part(first, last)
-        self._add_piece(taken)
+        self.add_piece(taken)
         if lane is not None:
             self.reseat(lane)
         return taken
@@ -633,7 +557,7 @@ class Queue:
                 group.waiting -= number
 
     def _put_back(self, run: Run, state: int, deadline: int, lease: Lease | None) -> None:
-        self._add_piece(run)
+        self.add_piece(run)
         run.state = state
         run.deadline = deadline
         number = run.last - run.first + 1
@@ -643,11 +567,11 @@ class Queue:
             self.ready += number
             if group is not None:
                 group.ready += number
-                heapq.heappush(group.heap, (run.order, next(_tie), run))
+                heapq.heappush(group.heap, (run.order, next(tie), run))
             else:
                 level = self.levels[run.batch.priority]
                 level.ready += number
-                heapq.heappush(level.returned, (run.order, next(_tie), run))
+                heapq.heappush(level.returned, (run.order, next(tie), run))
         elif state == LEASED:
             assert lease is not None
             self.leased += number
@@ -666,72 +590,6 @@ class Queue:
         else:
             self.delayed += number
             self.wall_timers.add(deadline, self.uid, DUE, run.order, run)
-
-    # --- from an image --------------------------------------------------------------------------------------
-    def discount(self, batch: Batch, live: int) -> None:
-        """A restored batch has only `live` messages left; which ones is said by what is restored next."""
-        gone = batch.count - live
-        if not gone:
-            return
-        batch.live = live
-        origin = batch.origin
-        if origin is not None and origin.queue is not None:
-            self.origins[origin.queue] -= gone
-        size = batch.bytes_of(0, batch.count - 1)
-        self.bytes -= size
-        self.tally.bytes -= size
-        self.tally.messages -= gone
-
-    def restore_run(self, run: Run, state: int, deadline: int, lease: Lease | None) -> None:
-        """Put a restored run where it stood. Turns and timers are restored by the caller."""
-        batch = run.batch
-        self._add_piece(run)
-        run.state = state
-        run.deadline = deadline
-        number = run.last - run.first + 1
-        if batch.live != batch.count:
-            size = batch.bytes_of(run.first, run.last)
-            self.bytes += size
-            self.tally.bytes += size
-        group: Group | None = None
-        if run.group is not None and state != PARKED and state != DELAYED:
-            group = self.groups.get(run.group)
-            if group is None:
-                group = self.groups[run.group] = Group(run.group)
-        if state == READY:
-            self.ready += number
-            if group is not None:
-                group.ready += number
-                heapq.heappush(group.heap, (run.order, next(_tie), run))
-            else:
-                level = self.levels.get(batch.priority)
-                if level is None:
-                    level = self.levels[batch.priority] = Level()
-                    insort(self.tops, batch.priority)
-                level.ready += number
-                heapq.heappush(level.returned, (run.order, next(_tie), run))
-        elif state == LEASED:
-            assert lease is not None
-            self.leased += number
-            run.lease = lease
-            lease.runs.append(run)
-            if group is not None:
-                group.in_flight += number
-        elif state == PARKED:
-            self.parked += number
-            self.parked_runs[run.order] = run
-        else:
-            self.delayed += number
-            if group is not None:
-                group.waiting += number
-
-    def restore_turns(self, rows: list[tuple[int, list[str | None]]]) -> None:
-        """The rotation as it was."""
-        for priority, lanes in rows:
-            self.rotation[priority] = dict.fromkeys(lanes)
-            for lane in lanes:
-                if lane is not None:
-                    self.groups[lane].turn = priority
 
     # --- taking what is next --------------------------------------------------------------------------------
     def take(self, limit: int, bytes_limit: int, place: Callable[[Run], None]) -> int:
@@ -797,7 +655,7 @@ class Queue:
         fresh = level.fresh
         while fresh and not fresh[0].fresh:
             fresh.popleft()
-        returned = _head(level.returned) if level.returned else None
+        returned = head_of(level.returned) if level.returned else None
         if returned is not None and (not fresh or returned.order < fresh[0].seq + fresh[0].cursor):
             batch = returned.batch
             number = min(limit, returned.last - returned.first + 1)
@@ -866,7 +724,7 @@ class Queue:
         return run
 
 
-def _line(lane: Level | list[_Returned]) -> Iterator[tuple[int, Batch, int]]:
+def _line(lane: Level | list[Returned]) -> Iterator[tuple[int, Batch, int]]:
     """(order, batch, offset) of a lane's ready messages, head first; changes nothing."""
     heap = lane.returned if isinstance(lane, Level) else lane
     runs = {id(run): run for order, _, run in heap if run.state == READY and run.order == order}
@@ -884,19 +742,3 @@ def _fitting(batch: Batch, first: int, number: int, bytes_limit: int, must: bool
         return number
     share = max(1, batch.size // batch.total)
     return min(number, max(1 if must else 0, bytes_limit // share))
-
-
-def restore_ready(queue: Queue, batch: Batch) -> None:
-    """Put the fresh rest of a restored batch where it stood (batches come in order of sequence)."""
-    number = batch.count - batch.cursor
-    queue.ready += number
-    if batch.live != batch.count:
-        size = batch.bytes_of(batch.cursor, batch.count - 1)
-        queue.bytes += size
-        queue.tally.bytes += size
-    level = queue.levels.get(batch.priority)
-    if level is None:
-        level = queue.levels[batch.priority] = Level()
-        insort(queue.tops, batch.priority)
-    level.ready += number
-    level.fresh.append(batch)
