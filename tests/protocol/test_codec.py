@@ -129,6 +129,8 @@ def test_many_items_up_to_the_limit_are_taken_and_no_more() -> None:
     assert count == len(Decoder().decode(encode([0] * count)))
     with pytest.raises(RemoteProtocolError, match=str(CBOR_ITEMS_MAX)):
         Decoder().decode(encode([0] * (count + 1)))
+    with pytest.raises(RemoteProtocolError, match=str(CBOR_ITEMS_MAX)):
+        Decoder().decode(encode([[None] * 1000] * 300))
     big = [bytes(4 * MIB), "x" * MIB, [1, 2], bytes(MIB)]
     assert big == Decoder().decode(encode(big))
 

@@ -88,7 +88,7 @@ def test_partial_counts_what_is_held() -> None:
 
 def test_a_dripping_sender_costs_no_more_than_its_frame() -> None:
     """Two bytes per read must not cost an object per read."""
-    size = 400_000
+    size = 100_000
     stream = frame(bytes(size))
     buffer = FrameBuffer()
     tracemalloc.start()

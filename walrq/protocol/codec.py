@@ -156,6 +156,11 @@ def _count_items(frame: bytes) -> None:
             position += form.size
         if kind == 2 or kind == 3:
             position += length
+        elif kind == 4 or kind == 5:
+            # Announced items are as good as counted ones: the frame is refused, too many or missing.
+            items_announced = length if kind == 4 else 2 * length
+            if items_announced > CBOR_ITEMS_MAX:
+                items = items_announced
 
 
 _SCALARS: Final = frozenset((type(None), bool, int, str, bytes))
