@@ -63,6 +63,8 @@ class Workload:
     draw: random.Random
     pages: dict[bytes, bytes] = attrs.field(factory=dict)
     steps_done: int = 0
+    # Written, but not yet called durable by the policy.
+    pending: list[Record] = attrs.field(factory=list)
 
     def append(self, *sizes: int) -> None:
         """One batch of records with such bodies."""
@@ -75,8 +77,21 @@ class Workload:
             account.attempted.setdefault(record.index, []).append(record)
         self.storage.append_batch(records)
         account.next_index += len(records)
-        for record in records:
-            account.acknowledged[record.index] = record
+        self.pending += records
+        self.acknowledge()
+
+    def acknowledge(self) -> None:
+        """Take the storage at its word: what it calls durable was promised to somebody."""
+        durable = self.storage.durable_index
+        for record in self.pending:
+            if record.index <= durable:
+                self.account.acknowledged[record.index] = record
+        self.pending = [record for record in self.pending if record.index > durable]
+
+    def sync(self) -> None:
+        """The interval is over."""
+        self.storage.sync()
+        self.acknowledge()
 
     def vote(self) -> None:
         """A new term with a vote."""
@@ -95,6 +110,7 @@ class Workload:
 
     def snapshot(self, *, change: int, drop: int = 0) -> None:
         """A snapshot of everything appended so far, with some pages new, some gone, the rest kept."""
+        self.sync()
         index = self.account.next_index - 1
         writer = self.storage.begin_snapshot(index, self.account.term, b"meta")
         for key in sorted(self.pages)[:drop]:
@@ -116,7 +132,7 @@ class Workload:
         live = {index for index in range(1, newest[0] + 1) if index % 7 == 3 and index > newest[0] // 2}
         self.account.given_back_through = newest[0]
         self.storage.reclaim(newest[0], lambda first, last: any(first <= i <= last for i in live))
-        for index in live:
+        for index in live & self.account.acknowledged.keys():
             assert self.storage.read(index) == self.account.acknowledged[index]
 
     def cut(self, count: int) -> None:
@@ -126,6 +142,7 @@ class Workload:
         for index in range(from_index, account.next_index):
             # From here on they may be there or not.
             account.acknowledged.pop(index, None)
+        self.pending = [record for record in self.pending if record.index < from_index]
         self.storage.truncate_suffix(from_index)
         account.next_index = from_index
         for index in list(account.attempted):
@@ -145,6 +162,7 @@ def long_story(work: Workload) -> None:
         lambda: work.append(10),
         work.vote,
         lambda: work.append(0, 1, 7, 8, 9),
+        work.sync,
         work.settle,
         lambda: work.append(1500, 1500),
         lambda: work.append(1800),
@@ -153,6 +171,7 @@ def long_story(work: Workload) -> None:
         lambda: work.cut(1),
         lambda: work.append(900, 30),
         lambda: work.append(2500),
+        work.sync,
         work.reclaim,
         lambda: work.append(2000),
         work.vote,
@@ -183,11 +202,50 @@ def start(disk: SimDisk, seed: int, fsync: FsyncPolicy = "always") -> Workload:
     return Workload(Storage.open(disk, config(fsync)), Account(), random.Random(seed))
 
 
+def random_step(work: Workload) -> None:
+    """One step of a life that nobody planned."""
+    draw = work.draw
+    kept = work.account.snapshots[-1]
+    above_snapshot = work.account.next_index - 1 - (kept[0] if kept is not None else 0)
+    chance = draw.random()
+    if chance < 0.6:
+        work.append(*[draw.choice((0, 5, 40, 300, 1500, 3900)) for _ in range(draw.randrange(1, 4))])
+    elif chance < 0.68:
+        work.settle()
+    elif chance < 0.74:
+        work.sync()
+    elif chance < 0.8:
+        work.vote()
+    elif chance < 0.88:
+        work.snapshot(change=draw.randrange(5), drop=draw.randrange(2))
+    elif chance < 0.95:
+        work.reclaim()
+    elif above_snapshot > 0:
+        work.cut(draw.randrange(1, above_snapshot + 1))
+
+
+def resume(storage: Storage, account: Account, seed: int) -> Workload:
+    """Go on after a crash: what was found is what is promised from now on."""
+    found = {record.index: record for record in storage.entries(1)}
+    account.acknowledged = found
+    account.attempted = {index: [record] for index, record in found.items()}
+    account.next_index = storage.last_index + 1
+    account.term += 1
+    account.hard_states = [storage.recovered.hard_state]
+    account.hard_state_in_flight = storage.recovered.hard_state
+    snapshot = storage.recovered.snapshot
+    pages = {} if snapshot is None else dict(snapshot.pages())
+    image = None if snapshot is None else (snapshot.index, tuple(sorted(pages.items())))
+    account.snapshots = [image]
+    account.snapshot_in_flight = image
+    return Workload(storage, account, random.Random(seed), pages)
+
+
 def check_after_crash(disk: SimDisk, account: Account, what: str) -> None:
     """Open the disk and hold it to the account; then go on writing, stop and look again."""
     storage = Storage.open(disk, config())
     try:
-        _check(storage, account, what)
+        check(storage, account, what)
         tail = Record(storage.last_index + 1, account.term + 1, 9, b"written after the crash")
         storage.append_batch([tail])
     finally:
@@ -201,7 +259,8 @@ def check_after_crash(disk: SimDisk, account: Account, what: str) -> None:
         again.close(clean=False)
 
 
-def _check(storage: Storage, account: Account, what: str) -> None:
+def check(storage: Storage, account: Account, what: str) -> None:
+    """Hold a storage that was just opened to the account."""
     for finding in storage.recovered.report:
         assert finding.verdict not in ROT, (what, finding)
         assert not [index for index in finding.lost if index in account.acknowledged], (what, finding)

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import copy
 import errno
+import random
 
 import pytest
 
-from tests.storage.crash import Account, check_after_crash, config, long_story, start
+from tests.storage.crash import (
+    Account,
+    check,
+    check_after_crash,
+    config,
+    long_story,
+    random_step,
+    resume,
+    start,
+)
 from walrq.errors import DiskFull, StorageError
+from walrq.storage.config import FsyncPolicy
 from walrq.storage.record import Record
 from walrq.storage.storage import Storage
 from walrq.testing.disk import PowerOff, SimDisk
@@ -21,7 +32,8 @@ def _points() -> int:
     return disk.operation_count
 
 
-def test_power_loss_at_every_sync_loses_nothing_acknowledged() -> None:
+@pytest.mark.parametrize("fsync", ["always", ("interval", 50)], ids=["always", "interval"])
+def test_power_loss_at_every_sync_loses_nothing_acknowledged(fsync: FsyncPolicy) -> None:
     """Each unsynced write is kept, dropped, torn, garbage, alone or mixed: the account holds."""
     disk = SimDisk()
     tried = 0
@@ -33,7 +45,7 @@ def test_power_loss_at_every_sync_loses_nothing_acknowledged() -> None:
             check_after_crash(after, account, f"operation {now.operation_count}: {what}")
             tried += 1
 
-    work = start(disk, 1)
+    work = start(disk, 1, fsync)
     account = work.account
     disk.before_sync = power_loss
     long_story(work)
@@ -138,6 +150,24 @@ def _is_log_latched(storage: Storage) -> bool:
     except StorageError:
         return True
     return False
+
+
+@pytest.mark.parametrize("life", range(12))
+def test_a_life_of_many_crashes_loses_nothing_acknowledged(life: int) -> None:
+    """Unplanned steps, power loss at an unplanned operation, recovery, on and on with the same disk."""
+    draw = random.Random(life)
+    policy: FsyncPolicy = draw.choice(["always", ("interval", 50)])
+    disk, account = SimDisk(seed=life), Account()
+    for crash in range(12):
+        work = resume(Storage.open(disk, config(policy)), account, draw.randrange(2**32))
+        disk.power_off_at = disk.operation_count + draw.randrange(1, 120)
+        with pytest.raises(PowerOff):
+            for _ in range(1000):
+                random_step(work)
+        disk = disk.crash(draw.randrange(2**32)) if draw.random() < 0.8 else disk.keep_all()
+        what = f"life {life}, crash {crash}"
+        check(Storage.open(disk.keep_all(), config(policy)), account, what)
+        check_after_crash(disk.keep_all(), copy.deepcopy(account), what)
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -119,7 +119,7 @@ class Window:
         return memoryview(self._data)[low : low + size]
 
     def from_offset(self, offset: int, size: int) -> tuple[int, memoryview]:
-        """(offset, all that is buffered from there on): `size` bytes at least, or none if the file ends before."""
+        """(offset, all that is buffered from there on): at least `size` bytes, or none at the file's end."""
         if self.at(offset, size) is None:
             return offset, memoryview(b"")
         return offset, memoryview(self._data)[offset - self._start :]
@@ -127,7 +127,7 @@ class Window:
 
 @attrs.define
 class Chain:
-    """How far a chain of entries has been followed: where the next record would begin, and what it must say."""
+    """How far a chain was followed: where the next record would begin, and what it must say."""
 
     end: int
     tail_crc: int
