@@ -100,7 +100,7 @@ class Ledger:
                 for offset in range(run.count):
                     holder = self.holders.get(run.first_id + offset)
                     promise(
-                        "OneHolder",
+                        "Exclusive",
                         holder is not None
                         and (holder.uid, holder.lease) == (run.uid, run.lease)
                         and holder.deadline_ms > self.stamp.lease_ms,
@@ -164,8 +164,8 @@ class Ledger:
         identifiers = result.ids or tuple(result.first_id + k for k in range(result.count))
         fresh = {i for k, i in enumerate(identifiers) if k not in result.duplicates}
         known = self.ids | self.may_appear
-        promise("EnqueuedOnce", not fresh & known, "ids were given before", fresh & known)
-        promise("EnqueuedOnce", len(fresh) == result.count - len(result.duplicates), result)
+        promise("AtMostOnce", not fresh & known, "ids were given before", fresh & known)
+        promise("AtMostOnce", len(fresh) == result.count - len(result.duplicates), result)
         self.may_appear |= fresh
         if command.ttl_ms is not None:
             # From its own entry on: an entry's stamp may be the one that ends it.
@@ -176,16 +176,16 @@ class Ledger:
             self.deliveries_max = max(self.deliveries_max, command.max_attempts)
 
     def _granted(self, run: effects.Grant, fence: tuple[int, int], visibility_ms: int) -> None:
-        promise("Fenced", run.fence == fence, run.fence, fence)
-        promise("Fenced", (run.uid, run.lease) not in self.leases, "lease number given before", run)
+        promise("ReceiptsRise", run.fence == fence, run.fence, fence)
+        promise("ReceiptsRise", (run.uid, run.lease) not in self.leases, "lease number given before", run)
         promise("Bound", run.attempts < self.deliveries_max, run)
         self.leases[run.uid, run.lease] = [run.first_id + k for k in range(run.count)]
         for offset in range(run.count):
             identifier = run.first_id + offset
             promise("SettledIsFinal", identifier not in self.acked, "acked and delivered again", identifier)
             self._free_of_holder(identifier, "leased again")
-            promise("Fenced", run.delivery > self.deliveries.get(identifier, 0), "delivery must grow", run)
-            promise("Fenced", fence > self.fences.get(identifier, (0, -1)), "fence must grow", run)
+            promise("ReceiptsRise", run.delivery > self.deliveries.get(identifier, 0), "delivery must grow", run)
+            promise("ReceiptsRise", fence > self.fences.get(identifier, (0, -1)), "fence must grow", run)
             if run.delivery == 1 and run.group is None and identifier not in self.out_of_line:
                 self._in_line(run, identifier)
             self.deliveries[identifier] = run.delivery
@@ -195,14 +195,14 @@ class Ledger:
             )
 
     def _in_line(self, run: effects.Grant, identifier: int) -> None:
-        """FifoWithinPriority, for messages that nothing ever took out of the line."""
+        """FirstDeliveryOrder, for messages that nothing ever took out of the line."""
         lane = (run.uid, run.priority)
         sequence = identifier & ((1 << 48) - 1)
         home = identifier >> 48 & ((1 << 32) - 1)
         if home != run.uid:
             return
         promise(
-            "FifoWithinPriority",
+            "FirstDeliveryOrder",
             sequence > self.newest_first_delivery.get(lane, 0),
             f"message {sequence} of {run.queue} was overtaken",
         )
@@ -211,7 +211,7 @@ class Ledger:
     def _free_of_holder(self, identifier: int, event: str) -> None:
         holder = self.holders.get(identifier)
         promise(
-            "OneHolder",
+            "Exclusive",
             holder is None or holder.deadline_ms <= self.stamp.lease_ms,
             f"{event} while held",
             holder,

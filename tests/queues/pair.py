@@ -153,7 +153,10 @@ class Alone:
             invariants.Broken: something is due and never comes, or cannot be leased.
         """
         free = {"paused": False, "max_in_flight": None, "backoff_ms": 0, "dlq": None}
-        self.entry([c.Tagged(c.SetQueue(name, free, create=False)) for name in list(self.machine.queues)])
+        names = list(self.machine.queues)
+        self.entry([c.Tagged(c.SetQueue(name, free, create=False)) for name in names])
+        # Parked messages flow on once their dead-letter queue is there.
+        self.entry([c.Tagged(c.SetQueue(f"{name}.dlq", {})) for name in names])
         self.advance(60 * DAY_MS, 60 * DAY_MS)
         for _ in range(10_000):
             self.entry([])
