@@ -1,6 +1,7 @@
 """A node inside the test's own Trio run: simulated disk, settable clock, either front, clients over streams.
 
-The log is written by the event loop itself (`fsync="never"` on a disk in memory), so `MockClock` sees every wait.
+The log is written by the event loop itself (`fsync="never"` on a disk in memory), so `MockClock` sees every
+wait.
 """
 
 from __future__ import annotations
@@ -125,28 +126,30 @@ class World:
     disk: SimDisk
     streams: list[trio.abc.Stream] = attrs.field(factory=list)
 
-    async def connect(self, *, session: int | None = None, hello: bool = True) -> Client:
-        """A client that has been welcomed."""
-        stream = await self.stream()
+    async def connect(self, *, session: int | None = None, hello: bool = True, unbuffered: bool = False) -> Client:
+        """A client that has been welcomed. `unbuffered`: a stream that is not read stops its sender at
+        once.
+        """
+        stream = await self.stream(unbuffered)
         client = Client(stream, ClientConnection(Hello(client="test", session=session)))
         if hello:
             await client.hello()
         return client
 
-    async def stream(self) -> trio.abc.Stream:
+    async def stream(self, unbuffered: bool = False) -> trio.abc.Stream:
         """A raw connection to the front, closed at the latest when the world ends."""
-        stream = self._stream()
+        stream = self._stream(unbuffered)
         self.streams.append(stream)
         await trio.testing.wait_all_tasks_blocked()
         return stream
 
-    def _stream(self) -> trio.abc.Stream:
+    def _stream(self, unbuffered: bool) -> trio.abc.Stream:
         if isinstance(self.front, Reactor):
             ours, theirs = socket.socketpair()
             self.front.add(theirs, "test")
             return trio.SocketStream(trio.socket.from_stdlib_socket(ours))
         assert isinstance(self.front, StreamFront)
-        near, far = trio.testing.memory_stream_pair()
+        near, far = trio.testing.lockstep_stream_pair() if unbuffered else trio.testing.memory_stream_pair()
         self.front.add(far, "test")
         return near
 

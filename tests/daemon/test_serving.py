@@ -377,8 +377,20 @@ async def test_a_malformed_frame_is_answered_then_the_connection_ends(front: str
         assert closed.error is not None
         assert closed.error.text.startswith("the server closed the connection: ")
         assert api.Pong() == await other.ask(api.Ping())
+        await broken.aclose()
         await trio.testing.wait_all_tasks_blocked()
         assert 1 == len(world.front)
+
+
+async def test_a_client_that_is_sent_away_while_sending_reads_why(front: str) -> None:
+    """Closing with unread input would reset the connection and take the reason with it."""
+    async with running(front) as world:
+        client = await world.connect()
+        await client.stream.send_all(b"GET / HTTP/1.1\r\n\r\n" + bytes(100_000))
+        closed = await client.wait_closed()
+
+        assert closed.error is not None
+        assert "HTTP" in closed.error.text
 
 
 async def test_a_half_closed_client_still_gets_its_answers(front: str) -> None:

@@ -470,6 +470,11 @@ class Broker:
         self._deliver(call, filled)
 
     def _deliver(self, call: PollCall, filled: Filled) -> None:
+        if filled.held and call.port.congested:
+            # It does not read what it was given before. Unsent replies stay bounded: everything goes back.
+            self.undo([*filled.held, *filled.back])
+            self._end_poll(call, self._empty(call))
+            return
         if filled.back and self.replica.is_leader:
             # All runs of a poll are of one queue. Released, not undone: the rest of the lease stays.
             queue = filled.polled.runs[0].queue

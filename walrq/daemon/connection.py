@@ -66,6 +66,7 @@ class Connection:
         "_stalled_since_ms",
         "_undelivered",
         "bytes_in_flight",
+        "client_ended",
         "ending",
         "open",
         "peer",
@@ -91,6 +92,8 @@ class Connection:
         self.open = True
         self.takes_leases = True
         self.ending = False
+        # The client has closed its side: nobody would notice that ours ends with a reset.
+        self.client_ended = False
         self.waiting: set[PollCall] = set()
         self.bytes_in_flight = 0
         self.unsent = 0
@@ -118,6 +121,7 @@ class Connection:
     @property
     def congested(self) -> bool:
         """Unsent replies are at their bound."""
+        self._collect()
         return self.unsent > SEND_BUFFER_BYTES_MAX
 
     def reply(self, id: int, reply: api.Reply, size: int) -> None:
@@ -178,11 +182,16 @@ class Connection:
         """
         if self.ending:
             return
+        self.client_ended = True
+        self.end()
+        if self._protocol.frames.partial:
+            log.info("connection_cut peer=%s bytes=%d: it ended inside a frame", self.peer, self.partial)
+
+    def end(self) -> None:
+        """Take no more input: parked polls end, what else is in flight is answered, then it is over."""
         self.ending = True
         self.takes_leases = False
         self._broker.drop_waiting(self)
-        if self._protocol.frames.partial:
-            log.info("connection_cut peer=%s bytes=%d: it ended inside a frame", self.peer, self.partial)
         self._on_output(self)
 
     def _end(self, error: WalrqError | None) -> None:

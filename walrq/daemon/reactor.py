@@ -36,6 +36,7 @@ _READ_BYTES: Final = 128 * 1024
 _READS_PER_TURN_MAX: Final = 4
 _EVENTS_PER_TURN_MAX: Final = 512
 _SWEEP_S: Final = 1.0
+_LINGER_MS: Final = 1_000
 
 _ENDED: Final = select.EPOLLHUP | select.EPOLLERR if hasattr(select, "EPOLLHUP") else 0
 _IN: Final = select.EPOLLIN | select.EPOLLRDHUP if hasattr(select, "EPOLLIN") else 0
@@ -49,11 +50,13 @@ AVAILABLE: Final = hasattr(select, "epoll")
 class _Peer(Connection):
     """A connection and its socket."""
 
-    __slots__ = ("events", "fd", "sock")
+    __slots__ = ("events", "fd", "lingers_until_ms", "sock")
 
     sock: socket.socket
     fd: int
     events: int
+    # Everything is said, and what the client still sends is thrown away until it reads that; 0 = not yet.
+    lingers_until_ms: int
 
 
 class Reactor:
@@ -93,6 +96,7 @@ class Reactor:
         connection.sock = sock
         connection.fd = sock.fileno()
         connection.events = _IN
+        connection.lingers_until_ms = 0
         self._peers[connection.fd] = connection
         self._epoll.register(connection.fd, _IN)
         self._watched.add(connection)
@@ -141,7 +145,9 @@ class Reactor:
             if events & _IN:
                 input_ready.append(peer)
         for peer in input_ready:
-            if peer.fd in peers:
+            if peer.lingers_until_ms:
+                self._discard(peer)
+            elif peer.fd in peers:
                 self._read(peer, now_ms)
 
     def _read(self, peer: _Peer, now_ms: int) -> None:
@@ -181,7 +187,7 @@ class Reactor:
             error = input_overload(held, IN_FLIGHT_BYTES_MAX)
             log.warning("connection_refused peer=%s code=%s: %s", peer.peer, error.code.name, error.text)
             peer.go_away(error.code, error.text)
-            peer.receive_eof()
+            peer.end()
 
     def _mark(self, peer: _Peer) -> None:
         self._dirty[peer] = None
@@ -214,8 +220,10 @@ class Reactor:
             except BlockingIOError:
                 count = 0
             peer.sent(count, now_ms)
+        if peer.lingers_until_ms:
+            return
         if peer.finished:
-            self._close(peer)
+            self._finish(peer, now_ms)
             return
         events = (_IN if peer.reading else 0) | (_OUT if peer.unsent else 0)
         if events != peer.events:
@@ -225,6 +233,34 @@ class Reactor:
             peer.watched = True
             self._watched.add(peer)
             self._watch.set()
+
+    def _finish(self, peer: _Peer, now_ms: int) -> None:
+        """Everything is said. Closing while the client still sends would reset the connection, and it would
+        never read why it was sent away; so its input is thrown away for a moment.
+        """
+        if peer.client_ended:
+            self._close(peer)
+            return
+        peer.sock.shutdown(socket.SHUT_WR)
+        peer.lingers_until_ms = now_ms + _LINGER_MS
+        peer.lost()
+        if peer.events != _IN:
+            peer.events = _IN
+            self._epoll.modify(peer.fd, _IN)
+        self._watched.add(peer)
+        self._watch.set()
+
+    def _discard(self, peer: _Peer) -> None:
+        try:
+            for _ in range(_READS_PER_TURN_MAX):
+                if not peer.sock.recv(_READ_BYTES):
+                    self._close(peer)
+                    return
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            log.debug("connection_lost peer=%s: %s", peer.peer, error)
+            self._close(peer)
 
     def _close(self, peer: _Peer) -> None:
         if self._peers.pop(peer.fd, None) is None:
@@ -244,6 +280,10 @@ class Reactor:
             await trio.sleep(_SWEEP_S)
             now_ms = self._clock.monotonic_ms()
             for peer in list(self._watched):
+                if peer.lingers_until_ms:
+                    if now_ms >= peer.lingers_until_ms:
+                        self._close(peer)
+                    continue
                 reason = peer.overdue(now_ms)
                 if reason is not None:
                     log.info("connection_timed_out peer=%s: %s", peer.peer, reason)

@@ -91,6 +91,7 @@ class StreamFront:
                 nursery.start_soon(self._watch, connection, stream)
                 await self._write(connection, stream)
                 nursery.cancel_scope.cancel()
+            await self._linger(connection, stream)
         except* (trio.BrokenResourceError, trio.ClosedResourceError) as errors:
             log.debug("connection_lost peer=%s: %r", peer, errors.exceptions[0])
         except* Exception as errors:
@@ -103,6 +104,18 @@ class StreamFront:
             self._sent.set()
             self._on_close()
             await trio.aclose_forcefully(stream)
+
+    async def _linger(self, connection: _Served, stream: trio.abc.Stream) -> None:
+        """Everything is said. Closing while the client still sends may reset the connection, and it would
+        never read why it was sent away; so its input is thrown away for a moment.
+        """
+        if connection.client_ended or not isinstance(stream, trio.abc.HalfCloseableStream):
+            return
+        connection.lost()
+        with trio.move_on_after(_LAST_SEND_S):
+            await stream.send_eof()
+            while await stream.receive_some(_READ_BYTES):
+                pass
 
     async def _read(self, connection: _Served, stream: trio.abc.Stream) -> None:
         while not connection.ending:
@@ -135,7 +148,7 @@ class StreamFront:
             error = input_overload(held, IN_FLIGHT_BYTES_MAX)
             log.warning("connection_refused peer=%s code=%s: %s", connection.peer, error.code.name, error.text)
             connection.go_away(error.code, error.text)
-            connection.receive_eof()
+            connection.end()
 
     async def _write(self, connection: _Served, stream: trio.abc.Stream) -> None:
         while True:
