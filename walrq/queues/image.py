@@ -13,6 +13,7 @@ write). Never a fork, never a pause for the whole state.
 from __future__ import annotations
 
 import struct
+from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import groupby
 from typing import Any, Final
@@ -452,7 +453,8 @@ def load(pages: Iterable[tuple[bytes, bytes]], bounds: Bounds = DEFAULT_BOUNDS) 
     for uid, rows in sorted(dedup.items()):
         queue = m.by_uid[uid]
         # Ids rise with arrival, so this is the order of arrival.
-        queue.dedup = {key: (end, identifier) for key, end, identifier in sorted(rows, key=lambda row: row[2])}
+        in_order = sorted(rows, key=lambda row: row[2])
+        queue.dedup = OrderedDict((key, (end, identifier)) for key, end, identifier in in_order)
         m.dedup_ids += len(queue.dedup)
     for queue in m.queues.values():
         queue.dirty.clear()

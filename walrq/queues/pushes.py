@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from walrq import api
 from walrq.errors import DelayTooLong, Overloaded, QueueFull
 from walrq.ids import message_id
-from walrq.limits import DELAY_MS_MAX, POLL_BYTES_MAX
+from walrq.limits import BATCH_MESSAGES_MAX, DELAY_MS_MAX, POLL_BYTES_MAX
 from walrq.queues import commands, death, horizon
 from walrq.queues.batch import READY, Batch, Origin, Run
 from walrq.queues.queue import Queue
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # Expired dedup ids dropped per new one: the table shrinks as fast as it grows, without a sweep.
 _DEDUP_SWEEP = 4
+# Dropped when the bound is reached: room for any batch, in a few ms.
+_DEDUP_SWEEP_AT_BOUND = BATCH_MESSAGES_MAX
 
 
 def push(m: Machine, command: commands.Push) -> api.Pushed:
@@ -110,11 +112,31 @@ def _dedup_hits(m: Machine, queue: Queue, keys: tuple[str | None, ...]) -> dict[
         else:
             inside[key] = position
     if m.dedup_ids + len(inside) > m.bounds.dedup_ids_max:
+        _drop_ended_ids(m)
+    if m.dedup_ids + len(inside) > m.bounds.dedup_ids_max:
         raise Overloaded(
             f"{m.dedup_ids} deduplication ids are remembered, allowed are {m.bounds.dedup_ids_max}",
             limit="dedup_ids_max",
         )
     return hits
+
+
+def _drop_ended_ids(m: Machine) -> None:
+    """At the bound: forget ids whose window is over, in whatever queue, else an idle queue's would refuse for ever."""
+    left = _DEDUP_SWEEP_AT_BOUND
+    for uid in sorted(m.by_uid):
+        queue = m.by_uid[uid]
+        table = queue.dedup
+        while table:
+            oldest = next(iter(table))
+            if table[oldest][0] > m.now:
+                break
+            if not left:
+                return
+            left -= 1
+            queue.mark_dedup(oldest)
+            del table[oldest]
+            m.dedup_ids -= 1
 
 
 def _remember_ids(m: Machine, queue: Queue, keys: tuple[str | None, ...], known: dict[int, int], first_id: int) -> None:

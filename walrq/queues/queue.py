@@ -17,6 +17,7 @@ from __future__ import annotations
 import heapq
 import zlib
 from bisect import insort
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -111,7 +112,9 @@ class Queue:
         # Priorities with something ready, ascending.
         self.tops: list[int] = []
         self.groups: dict[str, Group] = {}
-        self.rotation: dict[int, dict[str | None, None]] = {}
+        # Ordered dictionaries, here and for `dedup`: the first entry of a plain one that loses its first entry over
+        # and over is found by a walk over all that were lost.
+        self.rotation: dict[int, OrderedDict[str | None, None]] = {}
         self.cold: dict[int, Cold] = {}
         self.leases: dict[int, Lease] = {}
         self.parked_runs: dict[int, Run] = {}
@@ -121,7 +124,7 @@ class Queue:
         # Dead messages in this queue by the name of the queue they died in.
         self.origins: dict[str, int] = {}
         # dedup id -> (end on the lease clock, message id), in order of arrival.
-        self.dedup: dict[str, tuple[int, int]] = {}
+        self.dedup: OrderedDict[str, tuple[int, int]] = OrderedDict()
         self.ready = 0
         # Delayed and in back-off.
         self.delayed = 0
@@ -177,6 +180,7 @@ class Queue:
 
     def finish(self, run: Run) -> None:
         """A limbo run's messages are gone for good."""
+        # inv: SettledIsFinal  (the run stands nowhere any more, and its number is never given again)
         batch = run.batch
         assert run.state == GONE, run.state
         assert batch.pieces is not None
@@ -187,6 +191,7 @@ class Queue:
         """Account for messages first..last, which stand nowhere any more."""
         self.mark(batch.seq >> PAGE_SHIFT)
         number = last - first + 1
+        # inv: Conservation
         batch.live -= number
         size = batch.bytes_of(first, last) if number != batch.total else batch.size
         self.bytes -= size
@@ -332,7 +337,7 @@ class Queue:
         self.mark(TURNS_PAGE)
         turns = self.rotation.get(priority)
         if turns is None:
-            self.rotation[priority] = {lane: None}
+            self.rotation[priority] = OrderedDict({lane: None})
         else:
             turns.pop(lane, None)
             turns[lane] = None
@@ -598,6 +603,7 @@ class Queue:
         At most `limit` messages; at least one if there is any, else as many as fit `bytes_limit`. `place` gets limbo
         runs and puts each somewhere before it returns. Returns how many messages were taken.
         """
+        # inv: FirstDeliveryOrder
         left = limit
         while left > 0:
             must = left == limit

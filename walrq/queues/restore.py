@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import insort
+from collections import OrderedDict
 
 from walrq.queues.batch import DELAYED, LEASED, PARKED, READY, Batch, Lease, Run
 from walrq.queues.lanes import Group, Level, tie
@@ -72,7 +73,7 @@ def restore_run(queue: Queue, run: Run, state: int, deadline: int, lease: Lease 
 def restore_turns(queue: Queue, rows: list[tuple[int, list[str | None]]]) -> None:
     """The rotation as it was."""
     for priority, lanes in rows:
-        queue.rotation[priority] = dict.fromkeys(lanes)
+        queue.rotation[priority] = OrderedDict.fromkeys(lanes)
         for lane in lanes:
             if lane is not None:
                 queue.groups[lane].turn = priority
