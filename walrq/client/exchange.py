@@ -513,10 +513,13 @@ class Exchange:
         call.refusal = error
         call.stage = Stage.RESTING
         call.due = now + self.pause_s(call.tries, failed.details.get("retry_after_ms"))
-        if error.definite and call.sequence is not None:
-            # The session remembers the refusal under the old sequence.
+        if error.definite and call.sequence is not None and call.sends == 1:
+            # The session remembers the refusal under the old sequence. Of a request that was sent before,
+            # this says only that this sending was turned away: the first may have taken effect, so it keeps
+            # its sequence.
             self._open.pop(call.sequence, None)
             call.sequence = None
+            call.sends = 0
         self._resting.append(call)
 
     def pause_s(self, tries: int, retry_after_ms: object = None) -> float:
@@ -563,8 +566,6 @@ class Exchange:
         self._finished.append(call)
 
     def _overdue(self, call: Call) -> WalrqError:
-        if call.stage is Stage.RESTING and call.refusal is not None:
-            return call.refusal
         if not call.sends:
             if call.refusal is not None:
                 return call.refusal
