@@ -177,12 +177,16 @@ def _write_push(request: api.Push) -> tuple[Any, ...]:
 def _read_poll(item: Item) -> api.Poll:
     _, _, _, _, queues, max_messages, visibility, wait, worker = item
     names = fields.array(queues, "queues", POLL_QUEUES_MAX, 1)
+    if type(max_messages) is not int or not 1 <= max_messages <= POLL_MESSAGES_MAX:
+        fields.uint(max_messages, "max_messages", POLL_MESSAGES_MAX, 1)
+    if visibility is not None:
+        fields.uint(visibility, "visibility_ms", VISIBILITY_MS_MAX, VISIBILITY_MS_MIN)
+    if type(wait) is not int or not 0 <= wait <= POLL_WAIT_MS_MAX:
+        fields.uint(wait, "wait_ms", POLL_WAIT_MS_MAX)
+    if worker is not None:
+        fields.text(worker, "worker", WORKER_NAME_BYTES_MAX)
     return api.Poll(
-        tuple([fields.queue_name(name, "queues") for name in names]),
-        fields.uint(max_messages, "max_messages", POLL_MESSAGES_MAX, 1),
-        fields.optional_uint(visibility, "visibility_ms", VISIBILITY_MS_MAX, VISIBILITY_MS_MIN),
-        fields.uint(wait, "wait_ms", POLL_WAIT_MS_MAX),
-        fields.optional_text(worker, "worker", WORKER_NAME_BYTES_MAX),
+        tuple([fields.queue_name(name, "queues") for name in names]), max_messages, visibility, wait, worker
     )
 
 
@@ -190,10 +194,8 @@ def _write_poll(request: api.Poll) -> tuple[Any, ...]:
     return request.queues, request.max_messages, request.visibility_ms, request.wait_ms, request.worker
 
 
-def _ranges(value: object) -> tuple[api.Range, ...] | None:
+def _ranges(value: object) -> tuple[api.Range, ...]:
     """Offsets [first, last, first, last, ...], rising and apart."""
-    if value is None:
-        return None
     flat = fields.array(value, "ranges", 2 * BATCH_MESSAGES_MAX, 2)
     if len(flat) & 1:
         raise InvalidArgument("ranges has a first offset without a last", field="ranges")
@@ -211,7 +213,7 @@ def _items(value: object) -> tuple[api.Item, ...]:
     items = []
     for entry in fields.array(value, "items", SETTLE_ITEMS_MAX, 1):
         receipt, ranges = fields.tuple_of(entry, "items", 2)
-        items.append(api.Item(fields.receipt(receipt), _ranges(ranges)))
+        items.append(api.Item(fields.receipt(receipt), None if ranges is None else _ranges(ranges)))
     return tuple(items)
 
 

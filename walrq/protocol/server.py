@@ -152,12 +152,14 @@ class ServerConnection:
         if state is ServerState.CLOSED:
             return events
         frames = self.frames
+        decode = self._decoder.decode
+        in_flight = self._in_flight
         for body in frames.feed(data):
             if state is ServerState.OPEN:
                 try:
-                    item = open_envelope(self._decoder.decode(body))
+                    item = open_envelope(decode(body))
                     identifier: int = item[ID]
-                    if identifier in self._in_flight:
+                    if identifier in in_flight:
                         raise RemoteProtocolError(f"request id {identifier} is still in flight", id=identifier)
                 except ProtocolError as error:
                     return self._fail(error, events)
@@ -168,7 +170,7 @@ class ServerConnection:
                 except RequestError as refusal:
                     events.append(self._refuse(identifier, to_failed(refusal)))
                 else:
-                    self._in_flight.add(identifier)
+                    in_flight.add(identifier)
                     events.append(incoming)
             elif state is ServerState.HELLO:
                 self._on_hello(body, events)
