@@ -65,6 +65,8 @@ def _lease(m: Machine, queue: Queue, limit: int, deadline: int, worker: str | No
     tally = m.tally
 
     def place(run: Run) -> None:
+        # inv: Exclusive  (`take` hands over ready runs only, each to one lease)
+        # inv: ReceiptsRise  (lease number, delivery and fence: each larger than any before)
         number = queue.next_lease
         queue.next_lease = number + 1
         lease = Lease(number, run.batch, run.first, run.last - run.first + 1, fence, worker)
@@ -118,11 +120,13 @@ def again(m: Machine, held: Held) -> Granted:
 
 def select(m: Machine, queue: Queue, target: commands.Target) -> tuple[int, list[tuple[Run, int, int]]]:
     """(code, outstanding stretches that a target names); nothing is changed."""
+    # inv: AckFenced  (another incarnation's or another delivery's receipt finds nothing)
     if target.uid != queue.uid:
         return _EXPIRED, []
     lease = queue.leases.get(target.lease)
     if lease is None:
         return _EXPIRED, []
+    # inv: AckBeforeDeadline  (a run whose deadline passed is not there, swept or not)
     now = m.now
     if target.ranges is None:
         whole = [(run, run.first, run.last) for run in lease.runs if run.deadline > now]
@@ -264,6 +268,7 @@ def expire(m: Machine, queue: Queue, lease: Lease) -> None:
     for run in sorted((run for run in lease.runs if run.deadline <= now), key=lambda run: run.first):
         queue.withdraw(run)
         remember(run, Attempt(m.wall, "expired", lease.worker))
+        # inv: Bound
         run.attempts += 1
         if run.attempts >= limit_of(queue, run):
             die(m, queue, run, "expired")
@@ -309,6 +314,7 @@ def touch(m: Machine, command: commands.Touch) -> api.Touched:
         for run, first, last in stretches:
             if run.state != LEASED:
                 run = next(part for part in lease.runs if part.first <= first and last <= part.last)
+            # inv: NotEarly
             if run.deadline < deadline:
                 if (first, last) != (run.first, run.last):
                     piece = queue.carve(run, first, last)

@@ -259,6 +259,7 @@ class Machine:
                 queue.withdraw(subject)
                 leases.come_back(self, queue, subject)
         while budget:
+            # inv: DelayNotEarly
             timer = self.wall_timers.pop_due(wall)
             if timer is None:
                 break

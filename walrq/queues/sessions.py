@@ -121,6 +121,7 @@ class Sessions:
         number = tagged.session
         assert number is not None
         session = self.table.get(number)
+        # inv: ExpiredIsUnknown
         if session is None:
             return api.Failed(
                 Code.SESSION_ENDED, "the session has ended or never was; whether this request took effect is unknown"
@@ -136,6 +137,7 @@ class Sessions:
                 Code.OUTCOME_UNKNOWN,
                 f"request {sequence} lies below the lowest unanswered one, {session.lowest}: it was answered before",
             )
+        # inv: AtMostOnce
         known = session.results.get(sequence)
         if known is not None:
             return known

@@ -442,6 +442,7 @@ class Wal:
 
         `is_live(first, last)` is asked without the lock. The active segment always stays.
         """
+        # inv: EveryLiveReadable
         through = min(through_index, self.durable_index)
         dead = [
             segment
