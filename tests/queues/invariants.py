@@ -55,6 +55,7 @@ class Ledger:
     answers: dict[tuple[int, int], effects.Result] = attrs.field(factory=dict)
     group_limit_max: int = 1
     deliveries_max: int = 3
+    due_ms: dict[int, int] = attrs.field(factory=dict)
     out_of_line: set[int] = attrs.field(factory=set)
     newest_first_delivery: dict[tuple[int, int], int] = attrs.field(factory=dict)
     lossy: bool = False
@@ -140,8 +141,9 @@ class Ledger:
                     if outcome is api.Outcome.DONE:
                         self._free_of_holder(identifier, "cancelled")
                         self.may_vanish.add(identifier)
-            case c.Reschedule() as command, _:
+            case c.Reschedule() as command, api.Outcomes(outcomes=(api.Outcome.DONE,)):
                 self.out_of_line.add(command.id)
+                self.due_ms[command.id] = command.deliver_at_ms
             case c.SetQueue() as command, _:
                 self.group_limit_max = max(self.group_limit_max, command.settings.get("group_limit", 1))
                 self.deliveries_max = max(self.deliveries_max, command.settings.get("max_deliveries", 1))
@@ -170,6 +172,8 @@ class Ledger:
         if command.ttl_ms is not None:
             # From its own entry on: an entry's stamp may be the one that ends it.
             self.lossy = self.anything_may_vanish = True
+        due_ms = command.deliver_at_ms or self.stamp.wall_ms + (command.delay_ms or 0)
+        self.due_ms.update(dict.fromkeys(fresh, due_ms))
         if self.delays or command.delay_ms or command.deliver_at_ms is not None:
             self.out_of_line |= fresh
         if command.max_attempts is not None:
@@ -183,6 +187,8 @@ class Ledger:
         for offset in range(run.count):
             identifier = run.first_id + offset
             promise("SettledIsFinal", identifier not in self.acked, "acked and delivered again", identifier)
+            due_ms = self.due_ms.get(identifier, 0)
+            promise("DelayNotEarly", due_ms <= self.stamp.wall_ms, identifier, due_ms, self.stamp)
             self._free_of_holder(identifier, "leased again")
             promise("ReceiptsRise", run.delivery > self.deliveries.get(identifier, 0), "delivery must grow", run)
             promise("ReceiptsRise", fence > self.fences.get(identifier, (0, -1)), "fence must grow", run)
