@@ -261,14 +261,17 @@ def check_after_crash(disk: SimDisk, account: Account, what: str) -> None:
 
 def check(storage: Storage, account: Account, what: str) -> None:
     """Hold a storage that was just opened to the account."""
+    # inv: NoRefuseWithoutRot
     for finding in storage.recovered.report:
         assert finding.verdict not in ROT, (what, finding)
         assert not [index for index in finding.lost if index in account.acknowledged], (what, finding)
+    # inv: NoSilentLoss
     for index, record in account.acknowledged.items():
         try:
             assert storage.read(index) == record, (what, index)
         except Reclaimed:
             assert index <= account.given_back_through, (what, index)
+    # inv: NoPhantom
     for record in storage.entries(1):
         assert record in account.attempted.get(record.index, []), (what, "invented", record.index)
     assert storage.recovered.hard_state in (account.hard_states[-1], account.hard_state_in_flight), what
