@@ -184,6 +184,7 @@ def verify(window: Window, offset: int, seed: int) -> Found | None:
     # A flag this version does not know is not skipped over: its meaning could be anything.
     if zero or flags > FENCE:
         return None
+    # inv: NoPhantom  (the checksum starts from this incarnation's seed: old or torn bytes are no record)
     size = stored_bytes(length)
     data = window.at(offset, size)
     if data is None or crc32c(data[_CRC.size :], seed) != crc:

@@ -56,6 +56,7 @@ class Scan:
 
 def judge(offset: int, promise: Promise) -> Verdict:
     """The rule: what it means that no record follows at `offset`."""
+    # inv: NoRefuseWithoutRot  (what a mere crash leaves behind is never called damage)
     # inv: NoSilentLoss  (only what was never promised to anybody is cut without a word)
     if offset < promise.older_end:
         return Verdict.DAMAGED
