@@ -707,6 +707,7 @@ class Queue:
         """One turn of the lane that is next: what was taken and placed, None when nothing is eligible or fits."""
         if not self.rotation:
             return None
+        # inv: GroupLimit  (a group at its limit has no seat in the rotation)
         priority = max(self.rotation)
         turns = self.rotation[priority]
         lane = next(iter(turns))
