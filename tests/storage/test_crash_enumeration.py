@@ -32,6 +32,7 @@ def _points() -> int:
     return disk.operation_count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fsync", ["always", ("interval", 50)], ids=["always", "interval"])
 def test_power_loss_at_every_sync_loses_nothing_acknowledged(fsync: FsyncPolicy) -> None:
     """Each unsynced write is kept, dropped, torn, garbage, alone or mixed: the account holds."""

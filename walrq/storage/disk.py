@@ -161,8 +161,13 @@ class RealDisk:
 
     def preallocate(self, handle: int, size: int) -> None:
         if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(handle, 0, size)
-            return
+            try:
+                os.posix_fallocate(handle, 0, size)
+                return
+            except OSError as error:
+                # musl does not emulate it where the file system cannot; then zeros do the same, slowly.
+                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                    raise
         zeros = bytes(1 << 20)
         for offset in range(os.fstat(handle).st_size, size, len(zeros)):
             self.pwrite(handle, zeros[: size - offset], offset)
