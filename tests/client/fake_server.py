@@ -63,6 +63,7 @@ class Connection:
         """Read and answer until the connection ends."""
         try:
             while data := self.sock.recv(1 << 16):
+                self.server.reads += 1
                 with self.lock:
                     events = self.protocol.receive(data)
                 for event in events:
@@ -96,6 +97,7 @@ class FakeServer:
         asked: every request so far, in order.
         messages: what the list queue holds, as (queue, id, payload).
         sessions: numbers of the sessions this server knows.
+        reads: how many pieces the requests came in.
     """
 
     listener: socket.socket
@@ -108,6 +110,7 @@ class FakeServer:
     settled: list[api.Settle] = attrs.field(factory=list)
     results: dict[tuple[int, int], api.Reply] = attrs.field(factory=dict)
     executed: int = 0
+    reads: int = 0
     _ids: int = 1000
     _leases: int = 0
     _news: threading.Condition = attrs.field(factory=threading.Condition)

@@ -1,6 +1,6 @@
 """The asynchronous client: one connection, one nursery, any number of callers; under trio and under asyncio.
 
-    Client (entered with `async with`)
+    Client (entered with `async with`), _live
     ├── _keep_connected   connects, and connects again; below it per connection
     │   ├── _read         bytes -> Exchange -> wakes the callers whose answers came
     │   └── _write        one send for all that callers made since the last
@@ -78,6 +78,7 @@ class Client:
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
         self._left_over: list[Settlement] = []
         self._tasks: anyio.abc.TaskGroup | None = None
+        self._life = anyio.CancelScope(shield=True)
 
     # --- life -----------------------------------------------------------------------------------------------
     async def __aenter__(self) -> Self:
@@ -93,8 +94,7 @@ class Client:
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
         try:
-            self._tasks.start_soon(self._keep_connected)
-            self._tasks.start_soon(self._tick)
+            self._tasks.start_soon(self._live)
             await self._first.wait()
         except BaseException:
             await self._end_tasks()
@@ -131,12 +131,21 @@ class Client:
         self._closed = True
         tasks = self._tasks
         assert tasks is not None
-        tasks.cancel_scope.cancel()
+        self._life.cancel()
         # The caller's exception is not the nursery's business: it leaves as it came, never inside a group.
         await tasks.__aexit__(None, None, None)
         self._wake(self._exchange.fail_all(LocalProtocolError("the client is closed"), time.monotonic()))
 
     # --- tasks ----------------------------------------------------------------------------------------------
+    async def _live(self) -> None:
+        """The client's tasks. A cancellation around the whole client reaches them last: callers that it ends still
+        have polls to forget, and there is a goodbye to send. `_end_tasks` ends them in every case.
+        """
+        with self._life:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._keep_connected)
+                tasks.start_soon(self._tick)
+
     async def _keep_connected(self) -> None:
         exchange = self._exchange
         give_up_at = time.monotonic() + self.config.connect_wait_s
