@@ -425,7 +425,7 @@ async def test_an_error_in_one_connection_ends_that_connection_only(
 
 
 async def test_peeks_and_listings_show_what_was_acknowledged_before(front: str) -> None:
-    """Reads are answered from applied state: what a client was told is in them."""
+    """AppliedBeforeAnswered: reads are answered from applied state: what a client was told is in them."""
     async with running(front) as world:
         client = await world.connect()
         await client.ask(api.Push("jobs", columns(b"a", b"b", b"c")))
