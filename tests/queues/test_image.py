@@ -1,0 +1,184 @@
+"""Images: the whole state as pages of bytes, taken while the machine goes on, and back."""
+
+from __future__ import annotations
+
+import random
+
+import cbor2
+import pytest
+
+from tests.queues.bench import Bench
+from tests.queues.generate import Dice, step, tagged_command
+from tests.queues.pair import Pair
+from walrq.errors import CorruptRecord
+from walrq.queues import commands as c
+from walrq.queues import image
+from walrq.queues.machine import Machine
+
+
+def image_of(bench: Bench) -> dict[bytes, bytes]:
+    """All pages by the incremental way."""
+    imager = image.Imager(bench.machine)
+    imager.freeze()
+    while imager.step(1):
+        pass
+    return {key: body for key, body in imager.take() if body is not None}
+
+
+def full(bench: Bench) -> Bench:
+    """A machine with something in every place: leases, groups, delays, back-offs, dedup, parked, sessions."""
+    bench.set(dlq="none")
+    session = bench.session()
+    bench.push(payloads=3, groups=["a", "b", None], dedup=["k", None, None])
+    bench.push(delay_ms=500, ttl_ms=9_000)
+    bench.do(c.Lease(("q",), 1, 700, bench.lease_ms, "w"), session, 1)
+    for run in bench.lease(limit=2):
+        bench.fail(run, delay_ms=300, error_text="e")
+    bench.push(max_attempts=1)
+    (run,) = bench.lease(limit=1)
+    bench.reject(run)
+    return bench
+
+
+def test_the_incremental_image_is_the_state(bench: Bench) -> None:
+    """Taken page by page, it holds the same pages as taken at once."""
+    full(bench)
+
+    assert image.full_pages(bench.machine) == dict(sorted(image_of(bench).items()))
+
+
+def test_an_image_shows_the_moment_of_its_freeze(bench: Bench) -> None:
+    """Copy on write: what changes before its page's turn is encoded as it was."""
+    full(bench)
+    imager = image.Imager(bench.machine)
+    frozen = image.full_pages(bench.machine)
+    imager.freeze()
+    bench.push(payloads=2)
+    bench.wait(100_000)
+    bench.tick()
+    bench.do(c.DeleteQueue("q"))
+    while imager.step(1):
+        pass
+
+    assert frozen == {key: body for key, body in sorted(imager.take()) if body is not None}
+
+
+def test_the_next_image_holds_only_what_changed(bench: Bench) -> None:
+    """Dirty pages, not the whole state."""
+    for number in range(20):
+        bench.push(f"q{number}")
+    imager = image.Imager(bench.machine)
+    imager.freeze()
+    while imager.step(10):
+        pass
+    first = imager.take()
+    bench.push("q7")
+    imager.freeze()
+    while imager.step(10):
+        pass
+
+    assert 3 >= len(imager.take()) > 0
+    assert 40 < len(first)
+
+
+def test_pages_that_are_no_more_are_named(bench: Bench) -> None:
+    """Else a snapshot would keep them for ever."""
+    bench.push()
+    imager = image.Imager(bench.machine)
+    stored: dict[bytes, bytes] = {}
+    for command in (c.PurgeQueue("q"), c.DeleteQueue("q")):
+        imager.freeze()
+        while imager.step(10):
+            pass
+        for key, body in imager.take():
+            if body is None:
+                del stored[key]
+            else:
+                stored[key] = body
+        assert image.full_pages(bench.machine) == dict(sorted(stored.items()))
+        bench.do(command)
+
+
+def test_everything_comes_back(bench: Bench) -> None:
+    """S02, S04: leases, sessions, dedup ids, turns, counters and clocks among it."""
+    full(bench)
+    before = image.full_pages(bench.machine)
+    counts, shown = bench.counts(), bench.show()
+    bench.restart()
+
+    assert before == image.full_pages(bench.machine)
+    assert (counts, shown) == (bench.counts(), bench.show())
+
+
+def test_pages_may_come_in_any_order(bench: Bench, rng: random.Random) -> None:
+    """A snapshot is a set of pages."""
+    full(bench)
+    pages = list(image.full_pages(bench.machine).items())
+    rng.shuffle(pages)
+
+    assert image.full_pages(image.load(pages)) == image.full_pages(bench.machine)
+
+
+def test_an_image_that_was_not_kept_leaves_nothing_out_of_the_next(bench: Bench) -> None:
+    """A full disk while it was written: the next one is whole."""
+    full(bench)
+    imager = image.Imager(bench.machine)
+    imager.freeze()
+    imager.step(2)
+    imager.take()
+    imager.start_over()
+    imager.freeze()
+    while imager.step(10):
+        pass
+
+    assert image.full_pages(bench.machine) == {k: b for k, b in sorted(imager.take()) if b is not None}
+
+
+def test_an_image_of_a_newer_format_is_refused(bench: Bench) -> None:
+    """Not misread."""
+    pages = image.full_pages(bench.machine)
+    fields = cbor2.loads(pages[image.MACHINE_KEY])
+    pages[image.MACHINE_KEY] = cbor2.dumps([image.FORMAT + 1, *fields[1:]])
+
+    with pytest.raises(CorruptRecord):
+        image.load(list(pages.items()))
+
+
+def test_the_empty_machine_has_an_image() -> None:
+    """One page, with the clocks."""
+    pages = image.full_pages(Machine())
+
+    assert [image.MACHINE_KEY] == list(pages)
+    assert pages == image.full_pages(image.load(list(pages.items())))
+
+
+def test_live_blocks_cover_every_live_body(seed: int) -> None:
+    """EveryLiveReadable: the reclaim of segments is told of every log index that something still names."""
+    print(f"seed {seed}")
+    dice, pair = Dice(random.Random(seed)), Pair()
+    for number in range(300):
+        pair.advance(*step(dice))
+        pair.entry([tagged_command(dice, pair.known)], look=False)
+        if number % 100 == 99:
+            pair.restart()
+        bodies = {m.body[0] for queue in pair.model.queues.values() for m in queue.messages.values()}
+        blocks = {index >> 6 for index in bodies}
+
+        assert blocks == set(pair.machine.live_blocks)
+        assert all(image.live_in(pair.machine, index, index) for index in bodies)
+
+
+def test_replaying_the_log_gives_the_same_pages(seed: int) -> None:
+    """Determinism: a replica that applies the same entries, and one loaded half way, are the same byte for byte."""
+    print(f"seed {seed}")
+    dice, pair = Dice(random.Random(seed)), Pair()
+    for _ in range(300):
+        pair.advance(*step(dice))
+        pair.entry([tagged_command(dice, pair.known) for _ in range(2)], look=False)
+    replayed, loaded = Machine(), Machine()
+    for number, (index, stamp, entry) in enumerate(pair.story):
+        if number == 150:
+            loaded = image.load(list(image.full_pages(loaded).items()))
+
+        assert replayed.apply(index, stamp, entry) == loaded.apply(index, stamp, entry)
+    assert image.full_pages(pair.machine) == image.full_pages(replayed) == image.full_pages(loaded)
