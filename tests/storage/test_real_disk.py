@@ -231,6 +231,25 @@ def test_preallocated_bytes_are_zeros_of_the_asked_size(tmp_path: Path) -> None:
     disk.close(handle)
 
 
+def test_a_file_system_without_preallocation_gets_zeros(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slower, and the same afterwards."""
+
+    def refuse(_handle: int, _offset: int, _size: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse, raising=False)
+    disk = RealDisk()
+    handle = disk.open(str(tmp_path / "file"), create=True)
+    disk.pwrite(handle, b"kept", 0)
+    disk.preallocate(handle, 3_000_001)
+
+    assert 3_000_001 == disk.size(str(tmp_path / "file"))
+    assert b"kept" + bytes(3_000_000 - 3) == disk.pread(handle, 4_000_000, 0)
+    disk.close(handle)
+
+
 def test_a_vector_is_written_end_to_end(tmp_path: Path) -> None:
     """Any number of buffers, empty ones included."""
     disk = RealDisk()

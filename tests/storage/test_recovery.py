@@ -159,6 +159,19 @@ def test_damaged_bytes_are_kept_aside_once() -> None:
     assert [finding.kept_as] == [f"quarantine/{name}" for name in disk.list_directory("data/quarantine")]
 
 
+def test_damage_on_a_full_disk_is_served_around_all_the_same() -> None:
+    """The copy for the quarantine is a courtesy; a node without room for it starts and says so."""
+    disk = log_of(3)
+    disk.flip_bit(FIRST, 8 * (RECORDS_START + HEADER_BYTES + 1))
+    disk.quota_bytes = disk.used_bytes
+
+    storage = Storage.open(disk, config())
+
+    assert [2, 3] == served(storage)
+    assert "no room" in storage.recovered.report[0].text
+    assert "" == storage.recovered.report[0].kept_as
+
+
 def test_a_zero_filled_tail_is_no_records() -> None:
     """What preallocation left behind the end is not read as anything."""
     disk = log_of(2)

@@ -206,6 +206,18 @@ def test_a_vote_is_never_guessed() -> None:
         opened(disk)
 
 
+def test_a_hard_state_that_does_not_fit_is_refused_before_it_is_written() -> None:
+    """The old one stands, and the storage goes on."""
+    storage = opened(SimDisk())
+    good = HardState(term=1, vote=None, node_id="a", cluster_id="c", disk_uuid=storage.disk_uuid)
+    storage.set_hard_state(good)
+    with pytest.raises(StorageError, match="exceeds"):
+        storage.set_hard_state(attrs.evolve(good, term=2, vote="x" * 5000))
+    assert good == storage.hard_state
+
+    storage.set_hard_state(attrs.evolve(good, term=2))
+
+
 def test_a_second_opening_is_refused_until_the_first_is_closed() -> None:
     """Two daemons on one directory would destroy it."""
     disk = SimDisk()

@@ -229,6 +229,10 @@ def write_file_atomically(disk: Disk, directory: str, name: str, data: bytes) ->
     try:
         disk.pwrite(handle, data, 0)
         disk.fdatasync(handle)
+    except OSError:
+        # On a full disk what was written so far takes room that somebody else may need.
+        disk.unlink(temporary)
+        raise
     finally:
         disk.close(handle)
     disk.rename(temporary, f"{directory}/{name}")

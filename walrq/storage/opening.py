@@ -11,7 +11,7 @@ import attrs
 
 from walrq.errors import DiskFull
 from walrq.storage.config import StorageConfig
-from walrq.storage.disk import Disk
+from walrq.storage.disk import FULL_ERRNOS, Disk
 from walrq.storage.findings import Finding, Verdict
 from walrq.storage.pool import SegmentPool
 from walrq.storage.record import HEADER, HEADER_BYTES
@@ -221,7 +221,13 @@ def _cut_unsynced(opening: _Opening, last_index: int, following: list[tuple[str,
 
 def _kept(opening: _Opening, finding: Finding) -> Finding:
     if finding.verdict in (Verdict.DAMAGED, Verdict.SUSPECT) and finding.end > finding.start:
-        return keep_aside(opening.disk, opening.data_dir, finding)
+        try:
+            return keep_aside(opening.disk, opening.data_dir, finding)
+        except OSError as error:
+            # A full disk must not keep a node from starting: serving what is intact comes before the copy.
+            if error.errno not in FULL_ERRNOS:
+                raise
+            return attrs.evolve(finding, text=f"{finding.text}; there was no room to keep a copy")
     return finding
 
 
