@@ -103,14 +103,20 @@ def command_problem(reference: str) -> str | None:
         (phony,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
         unknown = sorted(set(words) - set(phony.split()))
         return f"make has no target {unknown}" if unknown else None
-    ran = subprocess.run(
-        [*PROGRAMS[program], *words, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=HELP_S_MAX
-    )
-    if ran.returncode != 0:
-        return f"`{reference}` has no help: {(ran.stderr or ran.stdout).strip()[-200:]}"
+    status, text = help_of(program, tuple(words))
+    if status != 0:
+        return f"`{reference}` has no help: {text.strip()[-200:]}"
     flags = re.findall(r"(?<!\S)(--[a-z][a-z-]*)", reference)
-    unknown = [flag for flag in flags if flag not in ran.stdout]
+    unknown = [flag for flag in flags if flag not in text]
     return f"`{reference}` has no option {unknown}" if unknown else None
+
+
+@functools.cache
+def help_of(program: str, words: tuple[str, ...]) -> tuple[int, str]:
+    """(exit status, output) of a sub-command's --help; each is asked once."""
+    command = [*PROGRAMS[program], *words, "--help"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HELP_S_MAX)
+    return ran.returncode, ran.stdout + ran.stderr
 
 
 def problem(reference: str) -> str | None:
