@@ -45,8 +45,8 @@ def fill(node: Node, queue: str, *, messages: int, batch: int, size: int, links:
     traffic = Traffic(queue, batch=batch, size=size, window=window, waiting_max=messages)
     loop = Loop()
     for _ in range(links):
-        link = Link(node.address)
-        loop.add(link, Producer(link, traffic).fill)
+        producer = Producer(Link(node.address), traffic)
+        loop.add(producer.link, producer.fill)
     loop.run(time.perf_counter_ns() + PUSH_S_MAX * 10**9, lambda: traffic.pushed >= messages)
     loop.close()
     assert traffic.pushed >= messages, f"only {traffic.pushed} messages were pushed in time"

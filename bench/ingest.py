@@ -69,8 +69,8 @@ def _push(arguments: argparse.Namespace, data: Any, *, batch: int, producers: in
         traffic = Traffic("bench", batch=batch, size=arguments.size, window=window, waiting_max=1 << 60)
         loop = Loop()
         for _ in range(producers):
-            link = Link(node.address)
-            loop.add(link, Producer(link, traffic).fill)
+            producer = Producer(Link(node.address), traffic)
+            loop.add(producer.link, producer.fill)
         loop.run(time.perf_counter_ns() + int(WARM_UP_S * 1e9))
         before, begun = traffic.pushed, time.perf_counter()
         loop.run(time.perf_counter_ns() + int(arguments.seconds * 1e9))

@@ -58,9 +58,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     rows = [[name, *(row[p] for p in ("p50", "p90", "p99", "p99.9", "max"))] for name, row in figures.items()]
     print(table(rows, header=["ms", "p50", "p90", "p99", "p99.9", "max"]))
     own, bare = figures["push"], figures["probe"]
-    print(
-        f"push p50 = probe + {own['p50'] - bare['p50']:.3f} ms, p99 = {own['p99'] / bare['p99']:.2f} x probe"
-    )
+    print(f"push p50 = probe + {own['p50'] - bare['p50']:.3f} ms, p99 = {own['p99'] / bare['p99']:.2f} x probe")
     return {
         "latency_ms": figures,
         "p50_over_probe_ms": round(own["p50"] - bare["p50"], 3),

@@ -38,9 +38,7 @@ class _Log:
     def apply(self, batch: list[Tagged]) -> list[Any]:
         """Apply one entry."""
         self.index += 1
-        return self.machine.apply(
-            self.index, Stamp(lease_ms=self.index, wall_ms=1_700_000_000_000 + self.index), batch
-        )
+        return self.machine.apply(self.index, Stamp(lease_ms=self.index, wall_ms=1_700_000_000_000 + self.index), batch)
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:

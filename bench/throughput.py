@@ -28,9 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--fsync", default="always", help="always, never or interval:MS")
     parser.add_argument("--no-session", action="store_true", help="send requests without a session")
-    parser.add_argument(
-        "--waiting-max", type=int, default=0, help="producers pause while this many wait (0: by batch)"
-    )
+    parser.add_argument("--waiting-max", type=int, default=0, help="producers pause while this many wait (0: by batch)")
     parser.add_argument("--in-memory", action="store_true", help="the state machine alone, no daemon")
     parser.add_argument("--compare", choices=["redis"], help="run a peer interleaved, report the ratio")
     parser.add_argument("--pairs", type=int, default=5, help="interleaved pairs of --compare")
@@ -79,11 +77,11 @@ def drive(node: Node, arguments: argparse.Namespace) -> dict[str, Any]:
     loop = Loop()
     session = not arguments.no_session
     for _ in range(arguments.producers):
-        link = Link(node.address, session=session)
-        loop.add(link, Producer(link, traffic).fill)
+        producer = Producer(Link(node.address, session=session), traffic)
+        loop.add(producer.link, producer.fill)
     for _ in range(arguments.consumers):
-        link = Link(node.address, session=session)
-        loop.add(link, Consumer(link, traffic).fill)
+        consumer = Consumer(Link(node.address, session=session), traffic)
+        loop.add(consumer.link, consumer.fill)
     loop.run(time.perf_counter_ns() + int(WARM_UP_S * 1e9))
     before = traffic.reset()
     server_cpu, own_cpu = node.cpu_s(), time.process_time()
@@ -139,9 +137,7 @@ def _compare(arguments: argparse.Namespace) -> dict[str, Any]:
         print(f"pair {pair + 1}: walrq {ours[-1]['ops_per_s']:,} redis {theirs[-1]['ops_per_s']:,} ops/s")
     own = sorted(ours, key=lambda figures: figures["ops_per_s"])[len(ours) // 2]
     peer = sorted(theirs, key=lambda figures: figures["ops_per_s"])[len(theirs) // 2]
-    ratio = statistics.median(
-        mine["ops_per_s"] / other["ops_per_s"] for mine, other in zip(ours, theirs, strict=True)
-    )
+    ratio = statistics.median(mine["ops_per_s"] / other["ops_per_s"] for mine, other in zip(ours, theirs, strict=True))
     _show([("walrq", own), ("redis streams", peer)])
     print(f"ratio (median of {arguments.pairs} pairs): {ratio:.2f}")
     return {
