@@ -330,7 +330,12 @@ class Pump:
         if self._left_over:
             self._give_left_over_back()
         call = self._exchange.submit(request, time.monotonic(), wanted=wanted)
-        self._flush()
+        try:
+            self._flush()
+        except BaseException:
+            # An interrupt between here and the answer leaves nothing leased behind, see also _finish.
+            self._exchange.abandon(call, time.monotonic())
+            raise
         return call
 
     def _give_left_over_back(self) -> None:
@@ -381,10 +386,17 @@ class Pump:
 
     def _call(self, request: api.Request) -> tuple[Call, api.Reply]:
         """One request and its reply; raises what the server or the time-out says."""
+        call = None
         with self._lock:
-            call = self._submit(request)
-            if not call.finished:
-                self._finish((call,))
+            try:
+                call = self._submit(request)
+                if not call.finished:
+                    self._finish((call,))
+            except BaseException:
+                if call is not None and call.wanted:
+                    self._exchange.abandon(call, time.monotonic())
+                    self._flush()
+                raise
         if call.error is not None:
             raise call.error
         assert call.reply is not None
