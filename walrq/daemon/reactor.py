@@ -73,6 +73,7 @@ class Reactor:
         self._watch = trio.Event()
         self._room = trio.Event()
         self._sent = trio.Event()
+        self._last_input_ms = 0
         self._on_close: Callable[[], None] = lambda: None
         broker.on_flush.append(self.flush)
 
@@ -129,6 +130,7 @@ class Reactor:
     def _turn(self, ready: list[tuple[int, int]]) -> None:
         peers = self._peers
         now_ms = self._clock.monotonic_ms()
+        self._last_input_ms = now_ms
         input_ready = []
         for fd, events in ready:
             peer = peers.get(fd)
@@ -307,6 +309,15 @@ class Reactor:
         for peer in list(self._peers.values()):
             peer.go_away(code, text)
         self.flush()
+
+    async def wait_quiet(self, quiet_ms: int) -> None:
+        """Return when no connection has brought input for `quiet_ms`; at once when there is none."""
+        self._last_input_ms = self._clock.monotonic_ms()
+        while len(self):
+            left_ms = self._last_input_ms + quiet_ms - self._clock.monotonic_ms()
+            if left_ms <= 0:
+                return
+            await trio.sleep(left_ms / 1000)
 
     async def wait_sent(self) -> None:
         """Return when the kernel has taken every reply."""

@@ -49,6 +49,7 @@ class StreamFront:
         self._dirty: set[_Served] = set()
         self._room = trio.Event()
         self._sent = trio.Event()
+        self._last_input_ms = 0
         self._nursery: trio.Nursery | None = None
         self._on_close: Callable[[], None] = lambda: None
         broker.on_flush.append(self.flush)
@@ -129,9 +130,10 @@ class StreamFront:
                 await self._room.wait()
                 continue
             data = await stream.receive_some(_READ_BYTES)
+            self._last_input_ms = self._clock.monotonic_ms()
             if data:
                 before = connection.partial
-                connection.receive(bytes(data), self._clock.monotonic_ms())
+                connection.receive(bytes(data), self._last_input_ms)
                 if connection.partial > before:
                     self._bound_partial(connection)
             else:
@@ -199,6 +201,15 @@ class StreamFront:
         for connection in list(self._served):
             connection.go_away(code, text)
         self.flush()
+
+    async def wait_quiet(self, quiet_ms: int) -> None:
+        """Return when no connection has brought input for `quiet_ms`; at once when there is none."""
+        self._last_input_ms = self._clock.monotonic_ms()
+        while len(self):
+            left_ms = self._last_input_ms + quiet_ms - self._clock.monotonic_ms()
+            if left_ms <= 0:
+                return
+            await trio.sleep(left_ms / 1000)
 
     async def wait_sent(self) -> None:
         """Return when the kernel has taken every reply."""

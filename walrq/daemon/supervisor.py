@@ -63,6 +63,9 @@ SWITCH_INTERVAL_S: Final = 0.0005
 GC_THRESHOLDS: Final = (50_000, 20, 100)
 # Replies that are made when the drain ends still have to reach the kernel.
 _LAST_SEND_S: Final = 1.0
+# Requests that crossed our GoAway on their way still get their definite refusal: what a client sent before it
+# read that word arrives within a round trip.
+_QUIET_MS: Final = 100
 # A tool that signals the process and then its group (timeout, some init systems) means one stop, not two.
 _SAME_SIGNAL_MS: Final = 100
 
@@ -319,6 +322,7 @@ async def drain(node: Node, front: Front) -> None:
         node.broker.drain(idle.set)
         front.go_away(Code.DRAINING, "the node is stopping")
         await idle.wait()
+        await front.wait_quiet(_QUIET_MS)
     if scope.cancelled_caught:
         log.warning("drain_timed_out in_flight=%d: their outcome is unknown to the callers", node.broker.in_flight)
     node.broker.flush()
