@@ -17,7 +17,8 @@ ARGS ?=
 
 VENV := .venv
 PY := $(VENV)/bin/python
-PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
+# What is imported gets compiled then: no need to compile all of it now.
+PIP_INSTALL := $(PY) -m pip install --quiet --no-compile --disable-pip-version-check
 
 help:
 	@sed -n 's/^#   \(make .*\)/\1/p' Makefile
