@@ -60,9 +60,9 @@ def _attempts(history: tuple[Attempt, ...]) -> list[Any]:
     return [(a.at_ms, a.reason, a.worker, a.error_type, a.error_text) for a in history]
 
 
-def _run(run: Run) -> tuple[Any, ...]:
+def _run(run: Run) -> list[Any]:
     lease = run.lease
-    return (
+    return [
         run.first,
         run.last,
         run.order,
@@ -72,17 +72,17 @@ def _run(run: Run) -> tuple[Any, ...]:
         run.state,
         run.deadline,
         _attempts(run.history),
-        None if lease is None else (lease.number, lease.first, lease.count, *lease.fence, lease.worker),
-    )
+        None if lease is None else [lease.number, lease.first, lease.count, *lease.fence, lease.worker],
+    ]
 
 
-def _batch(batch: Batch) -> tuple[Any, ...]:
+def _batch(batch: Batch) -> list[Any]:
     origin = batch.origin
     pieces = batch.pieces
     if batch.fresh and not (batch.cursor or pieces or batch.base or batch.max_attempts or batch.expire_ms):
         if origin is None and batch.live == batch.count == batch.total:
             # A backlog is mostly this: pushed and untouched.
-            return (
+            return [
                 batch.index,
                 batch.ordinal,
                 batch.count,
@@ -90,8 +90,8 @@ def _batch(batch: Batch) -> tuple[Any, ...]:
                 batch.seq,
                 batch.priority,
                 batch.pushed_ms,
-            )
-    return (
+            ]
+    return [
         batch.index,
         batch.ordinal,
         batch.base,
@@ -116,7 +116,7 @@ def _batch(batch: Batch) -> tuple[Any, ...]:
             _attempts(origin.history),
         ),
         [_run(pieces[first]) for first in sorted(pieces)] if pieces else [],
-    )
+    ]
 
 
 def _machine_page(m: Machine) -> bytes:
