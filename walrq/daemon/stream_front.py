@@ -31,11 +31,13 @@ _LAST_SEND_S: Final = 1.0
 class _Served(Connection):
     """A connection and the events its two tasks sleep on."""
 
-    __slots__ = ("may_read", "outgoing", "sending")
+    __slots__ = ("hurry", "may_read", "outgoing", "sending")
 
     may_read: trio.Event
     outgoing: trio.Event
     sending: bool
+    # Set when it begins to run against a deadline.
+    hurry: trio.Event
 
 
 class StreamFront:
@@ -85,6 +87,7 @@ class StreamFront:
         connection.may_read = trio.Event()
         connection.outgoing = trio.Event()
         connection.sending = False
+        connection.hurry = trio.Event()
         self._served.add(connection)
         try:
             async with trio.open_nursery() as nursery:
@@ -140,6 +143,8 @@ class StreamFront:
                 connection.receive_eof()
             self._dirty.add(connection)
             self.flush()
+            if connection.has_deadline:
+                connection.hurry.set()
 
     def _bound_partial(self, connection: _Served) -> None:
         """Unfinished frames of all connections together stay bounded: who outgrows the bound is sent away."""
@@ -159,6 +164,7 @@ class StreamFront:
                 # Stalled from now on until it is taken; `sent` takes the mark off again.
                 connection.sent(0, self._clock.monotonic_ms())
                 connection.sending = True
+                connection.hurry.set()
                 await stream.send_all(output)
                 connection.sending = False
                 connection.sent(len(output), self._clock.monotonic_ms())
@@ -174,6 +180,9 @@ class StreamFront:
     async def _watch(self, connection: _Served, stream: trio.abc.Stream) -> None:
         """Close the connection once it is overdue; asleep while it runs against no deadline."""
         while True:
+            if not connection.has_deadline:
+                connection.hurry = trio.Event()
+                await connection.hurry.wait()
             await trio.sleep(_SWEEP_S)
             reason = connection.overdue(self._clock.monotonic_ms())
             if reason is not None:

@@ -1,0 +1,125 @@
+"""Settings: who wins, where each came from, and what a mistake says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from walrq.daemon.config import NAMES, Config, parse_address
+from walrq.errors import Code, ConfigError
+
+
+def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path) -> None:
+    """One order of precedence, and the origin of each value can be asked for."""
+    file = tmp_path / "walrq.toml"
+    file.write_text('data_dir = "from-file"\nnode_id = "from-file"\nfsync = "never"\n')
+    config = Config.load(
+        {"data_dir": "from-flag", "listen": None},
+        {"WALRQ_DATA_DIR": "from-env", "WALRQ_NODE_ID": "from-env"},
+        file,
+    )
+
+    assert ("from-flag", "from-env", "never") == (config.data_dir, config.node_id, config.fsync)
+    assert {
+        "data_dir": "--data-dir",
+        "node_id": "WALRQ_NODE_ID",
+        "fsync": f"{file}: fsync",
+        "listen": "default",
+    } == {name: config.origins[name] for name in ("data_dir", "node_id", "fsync", "listen")}
+    assert list(NAMES) == [name for name, _, _ in config.rows()]
+
+
+def test_the_ancestors_variables_are_understood() -> None:
+    """NODE_ID was the address as well as the name; our own variables win over both."""
+    config = Config.load({}, {"DATA_DIR": "old", "NODE_ID": "10.0.0.1:7000"})
+    newer = Config.load({}, {"DATA_DIR": "old", "NODE_ID": "10.0.0.1:7000", "WALRQ_DATA_DIR": "new"})
+
+    assert ("old", "10.0.0.1:7000", ("10.0.0.1", 7000)) == (config.data_dir, config.node_id, config.listen)
+    assert "new" == newer.data_dir
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"listen": "[::1]:80"}, ("listen", ("::1", 80))),
+        ({"listen": ":0"}, ("listen", ("", 0))),
+        ({"fsync": "interval:20"}, ("fsync", ("interval", 20))),
+        ({"max_wal_segment_size": "16MiB"}, ("max_wal_segment_size", 16 << 20)),
+        ({"max_wal_segment_size": "16 MiB"}, ("max_wal_segment_size", 16 << 20)),
+        ({"max_connections": "64"}, ("max_connections", 64)),
+        ({"drain_timeout": "2.5"}, ("drain_timeout", 2.5)),
+        ({"auto_create": "false"}, ("auto_create", False)),
+        ({"auto_create": True}, ("auto_create", True)),
+    ],
+)
+def test_values_are_read_from_text_as_well(given: dict[str, object], expected: tuple[str, object]) -> None:
+    """The environment knows only text; the same readers serve all sources."""
+    name, value = expected
+
+    assert value == getattr(Config.load(given), name)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"listen": "localhost"}, "--listen: listen must be HOST:PORT"),
+        ({"listen": "::1:80"}, "brackets around an IPv6 address"),
+        ({"listen": "h:99999"}, "a port from 0 to 65535"),
+        ({"fsync": "sometimes"}, "--fsync: fsync policy 'sometimes' is not one of always, never, interval:MS"),
+        ({"max_connections": 0}, "max_connections is 0, allowed are 1 to"),
+        ({"max_connections": "many"}, "max_connections must be a whole number"),
+        ({"max_connections": True}, "max_connections must be a whole number"),
+        ({"drain_timeout": "nan"}, "drain_timeout is nan, allowed are"),
+        ({"drain_timeout": "-1"}, "drain_timeout is -1, allowed are"),
+        ({"auto_create": "maybe"}, "auto_create must be true or false"),
+        ({"max_wal_segment_size": "1 parsec"}, "KiB, MiB or GiB"),
+        ({"log_level": "loud"}, "log_level must be one of debug, info"),
+        ({"data_dir": ""}, "data_dir must be text, and not empty"),
+        ({"node_id": "a\nb"}, "printable text"),
+    ],
+)
+def test_a_value_out_of_range_is_named_with_its_origin(given: dict[str, object], words: str) -> None:
+    """The line says which source to correct, which setting, and what is allowed."""
+    with pytest.raises(ConfigError) as caught:
+        Config.load(given)
+
+    assert words in caught.value.text
+    assert Code.CONFIG_INVALID == caught.value.code
+
+
+def test_an_unknown_key_is_an_error_with_a_suggestion(tmp_path: Path) -> None:
+    """A mistyped key that was ignored would be a setting that silently has no effect."""
+    file = tmp_path / "walrq.toml"
+    file.write_text("max_conections = 5\n")
+    with pytest.raises(ConfigError, match="did you mean max_connections") as caught:
+        Config.load({}, {}, file)
+    with pytest.raises(ConfigError, match="did you mean WALRQ_DATA_DIR"):
+        Config.load({}, {"WALRQ_DATADIR": "x"})
+    with pytest.raises(ConfigError, match="did you mean data_dir"):
+        Config.load({"datadir": "x"})
+
+    assert str(file) in caught.value.text
+    assert "max_connections" == caught.value.details["nearest"]
+
+
+def test_variables_of_others_are_not_taken_for_mistakes() -> None:
+    """Container platforms make up WALRQ_SERVICE_HOST; the client has WALRQ_SERVER."""
+    env = {"WALRQ_SERVICE_HOST": "10.1.2.3", "WALRQ_PORT": "tcp://10.1.2.3:50051", "WALRQ_SERVER": "walrq://x"}
+
+    assert Config() == Config.load({}, env)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """Absent and malformed files are errors, never silently the defaults."""
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        Config.load({}, {}, tmp_path / "absent.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("data_dir = ")
+    with pytest.raises(ConfigError, match=r"broken\.toml is not TOML"):
+        Config.load({}, {}, broken)
+
+
+def test_an_address_may_be_given_as_a_pair() -> None:
+    """Programs hand in (host, port)."""
+    assert ("127.0.0.1", 0) == parse_address(("127.0.0.1", 0))
