@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this bench."""
     parser.add_argument("--count", type=int, default=2_000, help="pushes")
     parser.add_argument("--size", type=int, default=100, help="bytes per payload")
-    parser.add_argument("--pause-ms", type=float, default=2.0, help="between two pushes: the node is idle")
+    parser.add_argument("--pause-ms", type=float, default=2.0, help="before each: node and disk are idle")
     parser.add_argument("--fsync", default="always", help="always, never or interval:MS")
 
 
@@ -39,6 +39,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             if number == WARM_UP:
                 for latencies in (push, probe, poll, ack):
                     latencies.clear()
+            time.sleep(arguments.pause_ms / 1000)
             push.record(_timed(link, request))
             time.sleep(arguments.pause_ms / 1000)
             probe.record(disk.append())
@@ -47,6 +48,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             polled = link.call(api.Poll(("bench",), max_messages=1, visibility_ms=60_000))
             poll.record(time.perf_counter_ns() - begun)
             items = tuple(api.Item(run.receipt) for run in polled.runs)
+            time.sleep(arguments.pause_ms / 1000)
             ack.record(_timed(link, api.Settle("bench", api.SettleKind.ACK, items)))
         disk.close()
         link.close()
