@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import tracemalloc
 from typing import Any
 
 import cbor2
@@ -422,6 +424,26 @@ def test_a_server_that_calls_us_wrong_is_our_local_error() -> None:
     far.receive(b"\x00\x00\x00\x01\xff")
     (event,) = near.receive(far.take_output())
     assert isinstance(event, client.Closed) and isinstance(event.error, LocalProtocolError)
+
+
+def test_a_closed_connection_holds_none_of_the_bytes_that_closed_it() -> None:
+    """A flood of bad frames must not wait in memory for the garbage collector."""
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        kept = []
+        for _ in range(20):
+            far, (near, _) = opened(), linked()
+            kept += far.receive(frame(b"\x42" * 100_000)) + far.receive_eof()
+            kept += near.receive(frame(b"\x42" * 100_000)) + near.receive_eof()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+
+    assert 40 == len(kept)
+    assert held < 1_000_000
 
 
 def test_close_ends_both_quietly() -> None:

@@ -29,7 +29,7 @@ from walrq.errors import (
     from_code,
 )
 from walrq.limits import FRAME_BYTES_MAX
-from walrq.protocol.codec import Decoder
+from walrq.protocol.codec import Decoder, detach
 from walrq.protocol.framing import LENGTH, FrameBuffer
 from walrq.protocol.handshake import (
     MAGIC,
@@ -211,6 +211,8 @@ class ClientConnection:
 
     def _close(self, error: WalrqError | None, events: list[ClientEvent]) -> None:
         self._move(ClientState.CLOSED)
+        if error is not None:
+            detach(error)
         events.append(Closed(error, tuple(sorted(self._in_flight))))
         self._in_flight.clear()
 

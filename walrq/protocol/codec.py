@@ -102,6 +102,16 @@ def _nothing() -> BytesIO:
     return BytesIO()
 
 
+def detach(error: Exception) -> None:
+    """Let go of what an error that is kept as a value would keep alive.
+
+    Its traceback leads to frames that hold the peer's bytes and the list the error itself is in: a cycle of up to a
+    frame's size, alive until the garbage collector's next full turn.
+    """
+    error.__traceback__ = None
+    error.__context__ = None
+
+
 def _explain(error: Exception, size: int) -> str:
     """One sentence about why the decoder gave up; bounded, because the library quotes the peer's data."""
     cause: BaseException | None = error

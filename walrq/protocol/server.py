@@ -21,8 +21,8 @@ import attrs
 from walrq import api
 from walrq.errors import (
     Code,
+    InvalidArgument,
     LocalProtocolError,
-    MalformedRequest,
     ProtocolError,
     RemoteProtocolError,
     RequestError,
@@ -30,7 +30,7 @@ from walrq.errors import (
     from_code,
 )
 from walrq.limits import FRAME_BYTES_MAX, HELLO_BYTES_MAX
-from walrq.protocol.codec import Decoder
+from walrq.protocol.codec import Decoder, detach
 from walrq.protocol.framing import LENGTH, FrameBuffer
 from walrq.protocol.handshake import (
     GoAway,
@@ -166,7 +166,7 @@ class ServerConnection:
                 try:
                     incoming = read_request(item, len(body))
                     if incoming.sequence is not None and self.session is None:
-                        raise MalformedRequest("a sequence needs a session: this connection has none", field="sequence")
+                        raise InvalidArgument("a sequence needs a session: this connection has none", field="sequence")
                 except RequestError as refusal:
                     events.append(self._refuse(identifier, to_failed(refusal)))
                 else:
@@ -261,6 +261,7 @@ class ServerConnection:
 
     def _fail(self, error: ProtocolError, events: list[Event]) -> list[Event]:
         """The byte stream cannot be trusted: say so, close."""
+        detach(error)
         answer = _FOREIGN_ANSWERS.get(error.details.get("foreign", ""))
         if answer is not None and self.state is ServerState.HELLO:
             self._output.append(answer)
@@ -295,6 +296,7 @@ class ServerConnection:
         events.append(HelloReceived(hello, answer))
 
     def _reject(self, failed: api.Failed, error: WalrqError, events: list[Event]) -> None:
+        detach(error)
         self._send(encode_reply(0, failed))
         self._move(ServerState.CLOSED)
         events.append(Closed(error))
