@@ -626,7 +626,7 @@ class Cluster:
         self._faults = self.draw("faults")
         self._network = self.draw("network")
         policies: tuple[FsyncPolicy, ...] = (*("always",) * 6, ("interval", 100), "never")
-        fsync = options.fsync or self.draw("fsync").choice(policies)
+        fsync: FsyncPolicy = options.fsync if options.fsync is not None else self.draw("fsync").choice(policies)
         self.history = History(self)
         self.nodes = [Node(self, f"n{number}", fsync) for number in range(1, nodes + 1)]
         self.account = Account()
