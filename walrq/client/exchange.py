@@ -65,6 +65,8 @@ SEQUENCED: Final = frozenset(
         api.Redrive,
         api.PurgeDead,
         api.Move,
+        api.Forget,
+        api.CloseSession,
     }
 )
 # How far `lowest` may stay behind the newest sequence before old polls are renewed, and before new requests
@@ -243,7 +245,7 @@ class Exchange:
         sequence = call.sequence
         call.stage = Stage.FINISHED
         if type(call.request) is api.Forget:
-            self._open.pop(call.request.sequence, None)
+            self._close_sequences(call)
         elif sequence is not None:
             if call.sends and type(call.request) is api.Poll:
                 self._forget(sequence, call.session, now)
@@ -256,7 +258,7 @@ class Exchange:
         The poll's sequence stays among the open ones until the answer to this, so that `lowest` does not pass
         it: the server could no longer find its lease.
         """
-        forget = Call(api.Forget(sequence), now + self.config.timeout_s, sequenced=False)
+        forget = Call(api.Forget(sequence), now + self.config.timeout_s, sequenced=True)
         forget.wanted = False
         forget.session = session
         self._open[sequence] = forget
@@ -278,6 +280,8 @@ class Exchange:
 
     # --- sending --------------------------------------------------------------------------------------------
     def _has_room(self, call: Call) -> bool:
+        if type(call.request) is api.Forget:
+            return True  # what waits may be waiting for this
         if call.sequenced and self._open and self._sequence - next(iter(self._open)) >= SPAN_MAX:
             return False
         # Parked polls do not count: they would keep out the pushes and acks they wait for.
@@ -531,14 +535,18 @@ class Exchange:
         return pause * self.rng.uniform(0.5, 1.0)
 
     def _finish(self, call: Call, *, reply: api.Reply | None = None, error: WalrqError | None = None) -> None:
-        if call.sequence is not None:
-            self._open.pop(call.sequence, None)
-        elif type(call.request) is api.Forget:
-            self._open.pop(call.request.sequence, None)
+        self._close_sequences(call)
         call.reply = reply
         call.error = error
         call.stage = Stage.FINISHED
         self._finished.append(call)
+
+    def _close_sequences(self, call: Call) -> None:
+        """Nothing is owed under the call's sequence any more, nor under the one it was to forget."""
+        if call.sequence is not None:
+            self._open.pop(call.sequence, None)
+        if type(call.request) is api.Forget:
+            self._open.pop(call.request.sequence, None)
 
     def _take_finished(self) -> list[Call]:
         finished = self._finished
