@@ -1,4 +1,4 @@
-"""`python -m bench NAME`, or `walrq-bench NAME` once installed. Exit status: 0 measured, 2 wrong usage."""
+"""`python -m bench NAME`, or `walrq-bench NAME` once installed. Exit status: 0 measured, 1 failed, 2 wrong usage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from walrq.testing.node import NodeFailed
+
 from .figures import machine
+from .load import LoadFailed
 
 # Each is a module with `add_arguments(parser)` and `run(arguments) -> dict`, imported when it is named.
 BENCHES = {
@@ -45,7 +48,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     chosen = parser.parse_args(arguments)
-    figures = chosen.run(chosen)
+    try:
+        figures = chosen.run(chosen)
+    except (NodeFailed, LoadFailed) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
     if chosen.json:
         print(json.dumps({"bench": chosen.command, **figures, "machine": machine()}, default=str))
     return 0

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from walrq.testing.node import NodeFailed
+
 from . import checker, history
 
 # Each subcommand is a module with `add_arguments(parser)` and `run(arguments) -> int`, imported when it is
@@ -44,7 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     chosen = parser.parse_args(arguments)
-    status: int = chosen.run(chosen)
+    try:
+        status: int = chosen.run(chosen)
+    except NodeFailed as error:
+        print(f"chaos: {error}", file=sys.stderr)
+        return 1
     return status
 
 
