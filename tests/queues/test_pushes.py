@@ -172,6 +172,17 @@ def test_a_leased_message_past_its_ttl_goes_when_it_comes_back(bench: Bench, way
     assert "q.dlq" not in bench.machine.queues
 
 
+def test_ttl_never_takes_a_lease_away(bench: Bench) -> None:
+    """Of a batch partly leased only the rest goes."""
+    bench.push(payloads=2, ttl_ms=100)
+    (run,) = bench.lease(limit=1, visibility_ms=1_000)
+    bench.wait(100)
+    bench.tick()
+
+    assert (0, 0, 1, 0) == bench.counts()
+    assert 0 == bench.ack(run)
+
+
 def test_ack_works_past_the_ttl(bench: Bench) -> None:
     """The work was begun in time."""
     bench.push(ttl_ms=100)
@@ -375,6 +386,17 @@ def test_drop_oldest_never_drops_work_in_progress(bench: Bench) -> None:
     assert (1, 0, 2, 0) == bench.counts()
     assert isinstance(bench.push(payloads=1), api.Pushed)
     assert (1, 0, 2, 0) == bench.counts()
+
+
+def test_drop_oldest_leaves_delayed_messages(bench: Bench) -> None:
+    """They are promised for later; only what is ready may go."""
+    bench.set(max_length=3, overflow="drop_oldest")
+    (delayed,) = bench.ids(delay_ms=100)
+    bench.push()
+    second, third = bench.ids(payloads=2)
+    bench.wait(100)
+
+    assert [delayed, second, third] == bench.take()
 
 
 def test_a_batch_larger_than_the_queue_drops_nothing(bench: Bench) -> None:
