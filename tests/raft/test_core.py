@@ -11,7 +11,6 @@ from walrq.errors import NotLeader
 from walrq.raft.core import TRANSITIONS, Raft, Ready, Role
 from walrq.raft.entries import HardState, Kind, Tail
 
-
 EMPTY = Tail()
 FORGETFUL = HardState()
 
