@@ -373,7 +373,8 @@ class Queue:
                 self._seat(group.key, priority)
         if head is None and not group.in_flight and not group.waiting:
             del self.groups[group.key]
-            if not self.groups:
+            if not self.groups and self.rotation:
+                self.mark(TURNS_PAGE)
                 self.rotation.clear()
 
     def reseat_all(self) -> None:
