@@ -12,7 +12,9 @@ write). Never a fork, never a pause for the whole state.
 
 from __future__ import annotations
 
+import heapq
 import struct
+from bisect import insort
 from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import groupby
@@ -24,7 +26,7 @@ from walrq import api
 from walrq.api import Attempt
 from walrq.errors import CorruptRecord
 from walrq.queues.batch import BACKOFF, DELAYED, LEASED, PARKED, READY, Batch, Lease, Origin, Run
-from walrq.queues.lanes import Cold
+from walrq.queues.lanes import Cold, Group, Level, tie
 from walrq.queues.machine import DEFAULT_BOUNDS, Bounds, Machine
 from walrq.queues.queue import (
     DEDUP_BUCKETS,
@@ -35,7 +37,6 @@ from walrq.queues.queue import (
     Queue,
     dedup_page,
 )
-from walrq.queues.restore import discount, restore_ready, restore_run, restore_turns
 from walrq.queues.sessions import BUCKETS, Held, Session, bucket_of
 from walrq.queues.settings import Settings, as_dict
 from walrq.queues.timers import BACKOFF_ENDS, DUE, LEASE_ENDS
@@ -338,6 +339,90 @@ def _tuples(raw: Any) -> Any:
     return tuple(_tuples(item) for item in raw) if isinstance(raw, list) else raw
 
 
+def _discount(queue: Queue, batch: Batch, live: int) -> None:
+    """A restored batch has only `live` messages left; which ones is said by what is restored next."""
+    gone = batch.count - live
+    if not gone:
+        return
+    batch.live = live
+    origin = batch.origin
+    if origin is not None and origin.queue is not None:
+        queue.origins[origin.queue] -= gone
+    size = batch.bytes_of(0, batch.count - 1)
+    queue.bytes -= size
+    queue.tally.bytes -= size
+    queue.tally.messages -= gone
+
+
+def _restore_run(queue: Queue, run: Run, state: int, deadline: int, lease: Lease | None) -> None:
+    """Put a restored run where it stood. Turns and timers are restored by the caller."""
+    batch = run.batch
+    queue.add_piece(run)
+    run.state = state
+    run.deadline = deadline
+    number = run.last - run.first + 1
+    if batch.live != batch.count:
+        size = batch.bytes_of(run.first, run.last)
+        queue.bytes += size
+        queue.tally.bytes += size
+    group: Group | None = None
+    if run.group is not None and state != PARKED and state != DELAYED:
+        group = queue.groups.get(run.group)
+        if group is None:
+            group = queue.groups[run.group] = Group(run.group)
+    if state == READY:
+        queue.ready += number
+        if group is not None:
+            group.ready += number
+            heapq.heappush(group.heap, (run.order, next(tie), run))
+        else:
+            level = queue.levels.get(batch.priority)
+            if level is None:
+                level = queue.levels[batch.priority] = Level()
+                insort(queue.tops, batch.priority)
+            level.ready += number
+            heapq.heappush(level.returned, (run.order, next(tie), run))
+    elif state == LEASED:
+        assert lease is not None
+        queue.leased += number
+        run.lease = lease
+        lease.runs.append(run)
+        if group is not None:
+            group.in_flight += number
+    elif state == PARKED:
+        queue.parked += number
+        queue.parked_runs[run.order] = run
+    else:
+        queue.delayed += number
+        if group is not None:
+            group.waiting += number
+
+
+def _restore_turns(queue: Queue, rows: list[tuple[int, list[str | None]]]) -> None:
+    """The rotation as it was."""
+    for priority, lanes in rows:
+        queue.rotation[priority] = OrderedDict.fromkeys(lanes)
+        for lane in lanes:
+            if lane is not None:
+                queue.groups[lane].turn = priority
+
+
+def _restore_ready(queue: Queue, batch: Batch) -> None:
+    """Put the fresh rest of a restored batch where it stood (batches come in order of sequence)."""
+    number = batch.count - batch.cursor
+    queue.ready += number
+    if batch.live != batch.count:
+        size = batch.bytes_of(batch.cursor, batch.count - 1)
+        queue.bytes += size
+        queue.tally.bytes += size
+    level = queue.levels.get(batch.priority)
+    if level is None:
+        level = queue.levels[batch.priority] = Level()
+        insort(queue.tops, batch.priority)
+    level.ready += number
+    level.fresh.append(batch)
+
+
 def _restore_untouched(queue: Queue, rows: list[Any]) -> None:
     """Batches that were pushed and never touched, by sequence."""
     for index, ordinal, count, size, seq, priority, pushed_ms in rows:
@@ -358,9 +443,9 @@ def _restore_batch(queue: Queue, raw: Any, m: Machine) -> None:
     for row in raw[14]:
         live += row[1] - row[0] + 1
     # `add_batch` counted the whole batch; take out what is gone.
-    discount(queue, batch, live)
+    _discount(queue, batch, live)
     if batch.fresh:
-        restore_ready(queue, batch)
+        _restore_ready(queue, batch)
     for row in raw[14]:
         first, last, order, delivery, attempts, group, state, deadline, history, lease = row
         run = Run(batch, first, last, order, delivery, attempts, group)
@@ -373,9 +458,9 @@ def _restore_batch(queue: Queue, raw: Any, m: Machine) -> None:
                 queue.leases[number] = held
                 m.tally.leases += 1
             m.lease_timers.add(deadline, queue.uid, LEASE_ENDS, number, held)
-            restore_run(queue, run, state, deadline, held)
+            _restore_run(queue, run, state, deadline, held)
         else:
-            restore_run(queue, run, state, deadline, None)
+            _restore_run(queue, run, state, deadline, None)
             if state == BACKOFF:
                 m.lease_timers.add(deadline, queue.uid, BACKOFF_ENDS, order, run)
             elif state == DELAYED:
@@ -449,7 +534,7 @@ def load(pages: Iterable[tuple[bytes, bytes]], bounds: Bounds = DEFAULT_BOUNDS) 
                 for raw in stretch:
                     _restore_batch(queue, raw, m)
     for uid, body in turns:
-        restore_turns(m.by_uid[uid], cbor2.loads(body))
+        _restore_turns(m.by_uid[uid], cbor2.loads(body))
     for uid, rows in sorted(dedup.items()):
         queue = m.by_uid[uid]
         # Ids rise with arrival, so this is the order of arrival.
