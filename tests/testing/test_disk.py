@@ -185,7 +185,15 @@ def test_the_aftermaths_cover_every_write_and_name_by_itself() -> None:
     for number in (0, 1):
         for fate in ("dropped", "torn", "headless", "garbage", "alone kept"):
             assert f"write {number} {fate}" in names
-    assert {"all kept", "all dropped", "name 0 lost", "mixture 5", "mixture 6"} < set(names)
+    assert {
+        "all kept",
+        "all dropped",
+        "all torn",
+        "all garbage",
+        "name 0 lost",
+        "mixture 5",
+        "mixture 6",
+    } < set(names)
 
 
 def test_looking_at_the_aftermaths_changes_nothing() -> None:

@@ -262,6 +262,8 @@ class SimDisk:
         yield "all dropped", self._after(lambda _write: _dropped, lambda _change: False, None)
         yield "writes kept, names dropped", self._after(lambda _write: _kept, lambda _change: False, None)
         yield "writes dropped, names kept", self._after(lambda _write: _dropped, lambda _change: True, None)
+        for name, fate in _FATES[1:]:
+            yield f"all {name}", self._after(_every(fate), lambda _change: True, None)
         for number, chosen in enumerate(writes):
             for name, fate in _FATES:
                 yield f"write {number} {name}", self._after(_only(chosen, fate, _kept), lambda _c: True, None)
@@ -529,6 +531,10 @@ def _torn_sectors(write: Write, draw: random.Random) -> Sequence[Write]:
             parts.append(Write(start, write.data[start - write.offset : border - write.offset]))
         start = border
     return parts
+
+
+def _every(fate: _Fate) -> Callable[[Write], _Fate]:
+    return lambda _write: fate
 
 
 def _only(chosen: Write, fate: _Fate, others: _Fate) -> Callable[[Write], _Fate]:
