@@ -34,7 +34,9 @@ class Wakeups(trio.abc.Instrument):
 
 @pytest.mark.parametrize("front", FRONTS)
 async def test_an_idle_node_with_parked_polls_sleeps(front: str, patient_clock: trio.testing.MockClock) -> None:
-    """Eight minutes with 200 waiters, a lease in the far future and a session: a handful of wake-ups, no entry."""
+    """Eight minutes with 200 waiters, a lease in the far future and a session: a handful of wake-ups, no
+    entry.
+    """
     async with running(front) as world:
         clients = [await world.connect() for _ in range(200)]
         for client in clients:
@@ -68,7 +70,9 @@ async def test_sessions_of_living_connections_are_kept(patient_clock: trio.testi
 
 
 async def test_leases_far_apart_end_each_at_its_own_time(patient_clock: trio.testing.MockClock) -> None:
-    """A lease of 1 s does not wait for one of 60 s, and an earlier deadline wakes the reaper that sleeps on a later."""
+    """A lease of 1 s does not wait for one of 60 s, and an earlier deadline wakes the reaper that sleeps on a
+    later.
+    """
     async with running() as world:
         client = await world.connect()
         await client.ask(api.Push("jobs", columns(b"long")))

@@ -18,6 +18,7 @@ of the event loop, so nothing here can interleave.
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,6 +53,8 @@ from walrq.queues import settings as queue_settings
 from walrq.queues.effects import Granted, Result, Seen
 from walrq.queues.machine import not_found
 from walrq.replica import Done, Replica
+
+log = logging.getLogger("walrq.broker")
 
 
 class Port(Protocol):
@@ -243,6 +246,11 @@ class Broker:
         except WalrqError as error:
             self.counters.refused += 1
             self._answer(call, to_failed(error))
+        except Exception as error:
+            # A mistake of ours costs one request; if it was proposed already its result will answer it.
+            log.exception("request_failed %s: %s", kind.__name__, error)
+            if not hasattr(call, "finish"):
+                self._answer(call, api.Failed(int(Code.INTERNAL), f"the node failed at this request: {error}"))
 
     def _answer(self, call: Call, reply: api.Reply) -> None:
         self.in_flight -= 1

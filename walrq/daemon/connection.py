@@ -128,13 +128,23 @@ class Connection:
         """Answer request `id`; its bytes leave when the front sends next."""
         self.bytes_in_flight -= size
         if self.open:
-            self._protocol.reply(id, reply)
+            self._say(id, reply)
             self._on_output(self)
+
+    def _say(self, id: int, reply: api.Reply) -> None:
+        """Put a reply into the output. A mistake of ours in it ends this connection, not the one who
+        answers.
+        """
+        try:
+            self._protocol.reply(id, reply)
+        except Exception as error:
+            log.exception("reply_failed peer=%s: %s", self.peer, error)
+            self.end()
 
     def reply_lease(self, id: int, reply: api.Polled, size: int, targets: Sequence[Target]) -> None:
         """Answer a poll that has no session; `targets` are undone unless the kernel takes the reply whole."""
         self.bytes_in_flight -= size
-        self._protocol.reply(id, reply)
+        self._say(id, reply)
         self._collect()
         self._undelivered.append((self._queued, targets))
         self._on_output(self)

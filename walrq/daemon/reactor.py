@@ -74,19 +74,19 @@ class Reactor:
         self._room = trio.Event()
         self._sent = trio.Event()
         self._last_input_ms = 0
-        self._on_close: Callable[[], None] = lambda: None
         broker.on_flush.append(self.flush)
 
     def __len__(self) -> int:
         return len(self._peers)
 
-    def on_close(self, callback: Callable[[], None]) -> None:
-        """`callback` after each connection that ended (the listener's cap)."""
-        self._on_close = callback
-
     def add(self, sock: socket.socket, peer: str) -> None:
-        """Serve a connected socket; it is the reactor's from now on."""
+        """Serve a connected socket; it is the reactor's from now on.
+
+        Raises:
+            OSError: the epoll takes no more; the socket is still the caller's.
+        """
         sock.setblocking(False)
+        self._epoll.register(sock.fileno(), _IN)
         connection = _Peer(
             self._broker,
             self._welcome,
@@ -99,7 +99,6 @@ class Reactor:
         connection.events = _IN
         connection.lingers_until_ms = 0
         self._peers[connection.fd] = connection
-        self._epoll.register(connection.fd, _IN)
         self._watched.add(connection)
         self._watch.set()
 
@@ -271,7 +270,6 @@ class Reactor:
         self._epoll.unregister(peer.fd)
         peer.sock.close()
         peer.lost()
-        self._on_close()
 
     async def _sweep(self) -> None:
         """Close what is overdue, once per second while anything runs against a deadline."""

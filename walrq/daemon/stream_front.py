@@ -53,15 +53,10 @@ class StreamFront:
         self._sent = trio.Event()
         self._last_input_ms = 0
         self._nursery: trio.Nursery | None = None
-        self._on_close: Callable[[], None] = lambda: None
         broker.on_flush.append(self.flush)
 
     def __len__(self) -> int:
         return len(self._served)
-
-    def on_close(self, callback: Callable[[], None]) -> None:
-        """`callback` after each connection that ended (the listener's cap)."""
-        self._on_close = callback
 
     def add(self, stream: trio.abc.Stream, peer: str) -> None:
         """Serve a connected stream in the front's own nursery; `run` must be running."""
@@ -106,7 +101,6 @@ class StreamFront:
             self._dirty.discard(connection)
             connection.lost()
             self._sent.set()
-            self._on_close()
             await trio.aclose_forcefully(stream)
 
     async def _linger(self, connection: _Served, stream: trio.abc.Stream) -> None:
