@@ -147,7 +147,8 @@ async def _phases(soak: _Run, plan: Plan, arguments: argparse.Namespace) -> bool
             await trio.sleep(HEAL_S)
             state.stop_consuming = True
         state.writer.nemesis("phase", {"name": "drain"})
-        drained = await drain(plan, state, DRAIN_S)
+        # A node that is gone cannot be drained: the run has failed already, and says why in its summary.
+        drained = soak.node.running and await drain(plan, state, DRAIN_S)
         nursery.cancel_scope.cancel()
     return drained
 
@@ -164,6 +165,7 @@ async def _nemesis(soak: _Run, until: float) -> None:
         await trio.sleep(pause)
         if not node.running:
             soak.troubles.append(f"the node ended by itself: {node.last_words()}")
+            return
         if polite and node.running:
             writer.nemesis("kill", {"signal": "SIGTERM"})
             await trio.to_thread.run_sync(_polite_stop, soak)
