@@ -64,7 +64,7 @@ soak: $(VENV)/.installed-test
 	$(PY) -m chaos soak $(ARGS)
 
 mutants: $(VENV)/.installed-test
-	$(PY) -m chaos mutants $(ARGS)
+	$(PY) -m tests.mutants.run $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -15,6 +15,7 @@ import trio.testing
 
 from tests.daemon.harness import FRONTS, columns, payloads, running
 from tests.daemon.process import STOP_S_MAX, BlockingClient, Daemon
+from tests.requirements import require
 from walrq import api
 from walrq.daemon import bodies, listener, pollers, supervisor, ticker
 from walrq.daemon.compactor import Compactor
@@ -101,9 +102,9 @@ def test_a_data_directory_that_cannot_be_used_is_one_clear_line(
         assert str(tmp_path / path) in error
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
 def test_a_read_only_data_directory_is_one_clear_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """No traceback for the commonest mistake of an installation."""
+    require("unprivileged")
     (tmp_path / "data").mkdir(mode=0o555)
 
     assert 74 == supervisor.serve(config_of(tmp_path))
