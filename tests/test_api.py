@@ -59,9 +59,7 @@ def test_equal_requests_are_equal_and_hash_alike() -> None:
 def test_numbers_on_the_wire_never_change() -> None:
     """Kinds, states and outcomes are stored and sent as these numbers."""
     assert {"ACK": 0, "RELEASE": 1, "FAIL": 2, "REJECT": 3} == {k.name: int(k) for k in api.SettleKind}
-    assert {"READY": 0, "DELAYED": 1, "LEASED": 2, "PARKED": 3, "DEAD": 4} == {
-        s.name: int(s) for s in api.State
-    }
+    assert {"READY": 0, "DELAYED": 1, "LEASED": 2, "PARKED": 3, "DEAD": 4} == {s.name: int(s) for s in api.State}
     assert {"DONE": 0, "LEASED": 1, "GONE": 2, "UNKNOWN": 3} == {o.name: int(o) for o in api.Outcome}
 
 

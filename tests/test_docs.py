@@ -62,9 +62,7 @@ def commands(text: str) -> list[str]:
 @by_page
 def test_every_block_is_marked(page: Path) -> None:
     """An unmarked block is neither coloured for the reader nor seen by the checks below."""
-    unmarked = [
-        f"{page.name}:{n}: {kind!r}" for n, kind, _ in blocks(page.read_text()) if kind not in LANGUAGES
-    ]
+    unmarked = [f"{page.name}:{n}: {kind!r}" for n, kind, _ in blocks(page.read_text()) if kind not in LANGUAGES]
 
     assert [] == unmarked
 

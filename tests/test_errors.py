@@ -12,9 +12,7 @@ from walrq.errors import ERRORS, Code, OutcomeUnknown, WalrqError, from_code
 
 def all_errors() -> list[type[WalrqError]]:
     """Every error class of the module."""
-    return [
-        found for _, found in inspect.getmembers(errors, inspect.isclass) if issubclass(found, WalrqError)
-    ]
+    return [found for _, found in inspect.getmembers(errors, inspect.isclass) if issubclass(found, WalrqError)]
 
 
 def test_every_code_has_its_row() -> None:

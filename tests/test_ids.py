@@ -195,9 +195,7 @@ def test_a_handle_goes_both_ways(receipt: bytes, offset: int) -> None:
 
 
 @given(st.binary(min_size=ids.RECEIPT_BYTES, max_size=ids.RECEIPT_BYTES), offsets, st.data())
-def test_a_handle_with_any_character_changed_is_refused(
-    receipt: bytes, offset: int, data: st.DataObject
-) -> None:
+def test_a_handle_with_any_character_changed_is_refused(receipt: bytes, offset: int, data: st.DataObject) -> None:
     """A changed handle never names a sibling."""
     handle = ids.make_handle(receipt, offset)
     place = data.draw(st.integers(0, 55), "place")

@@ -20,9 +20,7 @@ class Story:
         self._now_ns = 1_000 * MS
         self._index = 0
         self._leases = 0
-        self.writer = Writer(
-            self._file, monotonic_ns=self._tick, wall_ns=lambda: 1_700_000_000_000 * MS + self._now_ns
-        )
+        self.writer = Writer(self._file, monotonic_ns=self._tick, wall_ns=lambda: 1_700_000_000_000 * MS + self._now_ns)
 
     def _tick(self) -> int:
         self._now_ns += MS // 10
@@ -37,9 +35,7 @@ class Story:
         """The wall clock."""
         return 1_700_000_000_000 + self._now_ns // MS
 
-    def push(
-        self, values: Sequence[int], *, by: str = "p1", queue: str = "jobs", end: str = "ok", **args: Any
-    ) -> None:
+    def push(self, values: Sequence[int], *, by: str = "p1", queue: str = "jobs", end: str = "ok", **args: Any) -> None:
         """One push and its completion."""
         self.writer.invoke(by, "push", {"queue": queue, "values": pack(values), **args})
         self.writer.complete(by, end, {"first": f"{values[0]:x}"} if end == "ok" else {"code": 70})
@@ -119,9 +115,7 @@ class Story:
         self.writer.invoke(by, "settle", {"queue": queue, "kind": kind, "items": [item], **args})
         self.writer.complete(by, end, {"codes": [code]} if end == "ok" else {"code": 70})
 
-    def touch(
-        self, lease: str, visibility_ms: int, *, by: str = "w1", end: str = "ok", code: int = 0
-    ) -> None:
+    def touch(self, lease: str, visibility_ms: int, *, by: str = "w1", end: str = "ok", code: int = 0) -> None:
         """A touch and its completion."""
         args = {"queue": "jobs", "items": [{"lease": lease}], "visibility_ms": visibility_ms}
         self.writer.invoke(by, "touch", args)

@@ -231,9 +231,7 @@ def test_preallocated_bytes_are_zeros_of_the_asked_size(tmp_path: Path) -> None:
     disk.close(handle)
 
 
-def test_a_file_system_without_preallocation_gets_zeros(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_without_preallocation_gets_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slower, and the same afterwards."""
 
     def refuse(_handle: int, _offset: int, _size: int) -> None:

@@ -103,9 +103,7 @@ def test_the_record_behind_damage_is_found(bodies: list[bytes], damaged: int, no
     span = parts[damaged]
     broken[start : start + len(span)] = (noise * (len(span) // len(noise) + 1))[: len(span)]
 
-    found = search(
-        window_over(bytes(broken)), start, len(broken), 5, range(10 + damaged + 1, 10 + len(bodies))
-    )
+    found = search(window_over(bytes(broken)), start, len(broken), 5, range(10 + damaged + 1, 10 + len(bodies)))
 
     assert isinstance(found, Found)
     assert found.index == 10 + damaged + 1

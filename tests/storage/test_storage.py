@@ -424,9 +424,7 @@ def test_the_log_goes_on_behind_a_snapshot_that_outlived_it() -> None:
     assert [record(6)] == list(again.entries(6))
 
 
-@pytest.mark.parametrize(
-    "text", ["", "sometimes", "interval", "interval:0", "interval:x", "interval:99999999"]
-)
+@pytest.mark.parametrize("text", ["", "sometimes", "interval", "interval:0", "interval:x", "interval:99999999"])
 def test_an_unknown_fsync_policy_is_refused(text: str) -> None:
     """With the choices in the message."""
     with pytest.raises(ConfigError, match="always, never, interval:MS"):

@@ -28,15 +28,11 @@ def load_or_create(disk: Disk, data_dir: str) -> bytes:
         return read_identity(disk, data_dir)
     strangers = [name for name in disk.list_directory(data_dir) if name not in _HARMLESS]
     if strangers:
-        raise DataDirInvalid(
-            f"{data_dir} is no walrq data directory: it holds {strangers[0]!r} but no {NAME}"
-        )
+        raise DataDirInvalid(f"{data_dir} is no walrq data directory: it holds {strangers[0]!r} but no {NAME}")
     for name in DIRECTORIES:
         disk.make_directory(f"{data_dir}/{name}")
         if disk.list_directory(f"{data_dir}/{name}"):
-            raise DataDirInvalid(
-                f"{data_dir} has lost its {NAME} file, but {name}/ holds data; nothing was changed"
-            )
+            raise DataDirInvalid(f"{data_dir} has lost its {NAME} file, but {name}/ holds data; nothing was changed")
     disk.fsync_directory(data_dir)
     disk_uuid = disk.new_uuid()
     text = f"{_FIRST}{FORMAT_VERSION}\n{disk_uuid.hex()}\n"

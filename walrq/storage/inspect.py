@@ -135,9 +135,7 @@ def verify(data_dir: str, *, disk: Disk | None = None) -> Verification:
         first_index = first_index or scanned.first_index
         if scanned.first_index > expected:
             text = "no segment holds these records"
-            gap = Finding(
-                Verdict.MISSING, "wal", text, first_index=expected, last_index=scanned.first_index - 1
-            )
+            gap = Finding(Verdict.MISSING, "wal", text, first_index=expected, last_index=scanned.first_index - 1)
             findings.append(gap)
         record_count += sum(1 for offset in scanned.chain.offsets if offset)
         record_bytes += scanned.chain.end

@@ -66,9 +66,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
             "index": manifest.index,
             "term": manifest.term,
             "meta": manifest.meta,
-            "pages": {
-                key: [page.file, page.offset, page.length, page.hash] for key, page in manifest.pages.items()
-            },
+            "pages": {key: [page.file, page.offset, page.length, page.hash] for key, page in manifest.pages.items()},
         },
         canonical=True,
     )

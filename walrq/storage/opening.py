@@ -196,9 +196,7 @@ def _scan(opening: _Opening, name: str, header: Header) -> Scan:
     return scanned
 
 
-def _ends_unsynced(
-    header: Header, scanned: Scan, following: list[tuple[str, Header]], snapshot_index: int
-) -> bool:
+def _ends_unsynced(header: Header, scanned: Scan, following: list[tuple[str, Header]], snapshot_index: int) -> bool:
     """Records between this segment's end and the next segment were never synced, and are gone.
 
     Only under the policy `never` does a segment get a successor without being sealed first.

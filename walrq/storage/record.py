@@ -63,9 +63,7 @@ def stored_bytes(body_bytes: int) -> int:
     return HEADER_BYTES + body_bytes + (-body_bytes % ALIGNMENT)
 
 
-def encode(
-    seed: int, prev: int, kind: int, flags: int, term: int, index: int, body: bytes
-) -> tuple[int, bytes, bytes]:
+def encode(seed: int, prev: int, kind: int, flags: int, term: int, index: int, body: bytes) -> tuple[int, bytes, bytes]:
     """(crc, header, padding) of a record; its bytes are header + body + padding."""
     length = len(body)
     rest = _AFTER_CRC.pack(length, prev, kind, flags, 0, term, index)

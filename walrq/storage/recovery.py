@@ -147,9 +147,7 @@ def _behind_damage(window: Window, name: str, promise: Promise, seed: int, resul
             )
         )
         return None
-    found = search(
-        window, offset + ALIGNMENT, promise.newer_end, seed, range(expected, promise.newer_last + 1)
-    )
+    found = search(window, offset + ALIGNMENT, promise.newer_end, seed, range(expected, promise.newer_last + 1))
     if found is None:
         _lose(result, name, promise.older_end, promise.older_last)
         result.broken_end = True

@@ -98,9 +98,7 @@ class SnapshotReader:
                     number = place.file
                 page = self._disk.pread(handle, place.length, place.offset)
                 if hash_of(page) != place.hash:
-                    raise CorruptRecord(
-                        f"page {key.hex()} in {pages_name(place.file)} at {place.offset} is damaged"
-                    )
+                    raise CorruptRecord(f"page {key.hex()} in {pages_name(place.file)} at {place.offset} is damaged")
                 yield key, page
         finally:
             if handle >= 0:
@@ -442,9 +440,7 @@ class SnapshotWriter:
             for key, place in [item for item in self._pages.items() if item[1].file == file]:
                 page = self._disk.pread(handle, place.length, place.offset)
                 if hash_of(page) != place.hash:
-                    raise CorruptRecord(
-                        f"page {key.hex()} in {pages_name(file)} is damaged; put every page again"
-                    )
+                    raise CorruptRecord(f"page {key.hex()} in {pages_name(file)} is damaged; put every page again")
                 self._add(key, page, place.hash)
         finally:
             self._disk.close(handle)

@@ -229,9 +229,7 @@ class Wal:
             raise self._latch(error) from error
         self._sync(self._handle)
 
-    def _publish(
-        self, active: Segment, records: Sequence[Record], offsets: list[int], end: int, crc: int
-    ) -> None:
+    def _publish(self, active: Segment, records: Sequence[Record], offsets: list[int], end: int, crc: int) -> None:
         """Let readers see the records. Order matters: offsets and end before the indexes."""
         assert active.offsets is not None
         term = active.terms[-1][1] if active.terms else -1
@@ -396,9 +394,7 @@ class Wal:
         position = from_index - segment.first_index
         offset = offsets[position]
         if not offset:
-            raise CorruptRecord(
-                f"record {from_index} is damaged; the log cannot be cut there", index=from_index
-            )
+            raise CorruptRecord(f"record {from_index} is damaged; the log cannot be cut there", index=from_index)
         header = self._handles.pread(segment.path, HEADER_BYTES, offset)
         prev = HEADER.unpack(header)[2]
         if self._active is not segment:

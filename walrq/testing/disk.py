@@ -177,9 +177,7 @@ class SimDisk:
             short: a write leaves half of its bytes behind before it fails.
         """
         if name:
-            self._named_faults.setdefault(name, {})[self._named_counts.get(name, 0) + number] = _Fault(
-                code, short
-            )
+            self._named_faults.setdefault(name, {})[self._named_counts.get(name, 0) + number] = _Fault(code, short)
         else:
             self._faults[number] = _Fault(code, short)
 

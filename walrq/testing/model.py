@@ -412,9 +412,7 @@ class Model:
             if self._lease_ms - session.active_ms >= limits.SESSION_IDLE_MS:
                 del self.sessions[number]
         everything = [(queue, m) for queue in self.queues.values() for m in queue.messages.values()]
-        timers = [
-            (m.deadline_ms, q.uid, 0, m.lease, m.offset, q, m) for q, m in everything if m.state == LEASED
-        ]
+        timers = [(m.deadline_ms, q.uid, 0, m.lease, m.offset, q, m) for q, m in everything if m.state == LEASED]
         timers += [(m.return_ms, q.uid, 1, m.order, 0, q, m) for q, m in everything if m.state == BACKOFF]
         for when, _, kind, number, _, queue, message in sorted(timers, key=lambda t: t[:5]):
             if when > self._lease_ms:
@@ -723,9 +721,7 @@ class Model:
         """
         if target.uid != queue.uid or target.lease not in queue.lease_counts:
             raise _Refused(Code.RECEIPT_EXPIRED)
-        running = {
-            m.offset: m for m in self._outstanding(queue.uid, target.lease) if m.deadline_ms > self._lease_ms
-        }
+        running = {m.offset: m for m in self._outstanding(queue.uid, target.lease) if m.deadline_ms > self._lease_ms}
         wanted = set(running)
         if target.ranges is not None:
             for first, last in target.ranges:
@@ -921,8 +917,7 @@ def _continues(before: Message, message: Message) -> bool:
         message.body == (*before.body[:2], before.body[2] + 1)
         and message.id == before.id + 1
         and message.sequence == before.sequence + 1
-        and (message.delivery, message.attempts, message.group)
-        == (before.delivery, before.attempts, before.group)
+        and (message.delivery, message.attempts, message.group) == (before.delivery, before.attempts, before.group)
     )
 
 
