@@ -11,7 +11,7 @@ import trio.testing
 from tests.daemon.harness import FRONTS, World, columns, payloads, running
 from walrq import api
 from walrq.daemon import broker as broker_module
-from walrq.daemon import connection, reactor, stream_front
+from walrq.daemon import connection, pollers, reactor, stream_front
 from walrq.errors import Code
 from walrq.protocol.framing import LENGTH
 
@@ -68,8 +68,8 @@ async def test_parked_polls_do_not_count_as_in_flight(front: str, monkeypatch: p
 
 async def test_too_many_parked_polls_are_refused(front: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiters are bounded per connection and in all; the refusal names the limit and can be retried."""
-    monkeypatch.setattr(broker_module, "IN_FLIGHT_PER_CONNECTION_MAX", 2)
-    monkeypatch.setattr(broker_module, "PARKED_POLLS_MAX", 3)
+    monkeypatch.setattr(pollers, "IN_FLIGHT_PER_CONNECTION_MAX", 2)
+    monkeypatch.setattr(pollers, "PARKED_POLLS_MAX", 3)
     async with running(front) as world:
         first, second = await world.connect(), await world.connect()
         wait = api.Poll(("jobs",), 1, wait_ms=60_000)

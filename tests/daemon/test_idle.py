@@ -9,8 +9,7 @@ import trio.testing
 from tests.daemon.harness import FRONTS, columns, running
 from walrq import api
 from walrq.daemon import pollers
-from walrq.daemon.broker import Call, PollCall
-from walrq.daemon.pollers import Deadlines
+from walrq.daemon.pollers import Call, Deadlines, PollCall
 
 pytestmark = pytest.mark.trio
 
@@ -52,7 +51,7 @@ async def test_an_idle_node_with_parked_polls_sleeps(front: str, patient_clock: 
         await trio.sleep(500)
         trio.lowlevel.remove_instrument(wakeups)
 
-        assert 200 == world.node.broker.parked
+        assert 200 == world.node.broker.polls.parked
         assert entries == world.node.replica.applied_index
         assert wakeups.count <= 30
 

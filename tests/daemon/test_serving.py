@@ -89,7 +89,7 @@ async def test_one_message_wakes_one_of_many_waiters(front: str) -> None:
         await producer.ask(api.Push("jobs", columns(b"one")))
 
         assert [b"one"] == payloads(await waiters[0].answer(polls[0]))
-        assert 19 == world.node.broker.parked
+        assert 19 == world.node.broker.polls.parked
         assert 0 == world.node.broker.counters.futile_leases
 
 
@@ -115,13 +115,13 @@ async def test_a_parked_poll_is_answered_empty_at_its_deadline(front: str, mock_
         await client.ask(api.Ping())
         mock_clock.jump(4.9)
         await client.ask(api.Ping())
-        assert 1 == world.node.broker.parked
+        assert 1 == world.node.broker.polls.parked
         mock_clock.jump(0.2)
         polled = await client.answer(poll)
 
         assert () == polled.runs
         assert 5_000 <= polled.parked_ms <= 5_200
-        assert 0 == world.node.broker.parked
+        assert 0 == world.node.broker.polls.parked
 
 
 async def test_a_poll_of_a_client_that_left_takes_no_message(front: str) -> None:
@@ -217,7 +217,7 @@ async def test_deleting_a_queue_ends_its_parked_polls(front: str) -> None:
         await admin.ask(api.DeleteQueue("jobs"))
 
         assert Code.QUEUE_DELETED == (await waiter.answer(poll)).code
-        assert 0 == world.node.broker.parked
+        assert 0 == world.node.broker.polls.parked
 
 
 async def test_a_poll_over_many_queues_gets_from_the_one_that_has_some(front: str) -> None:
@@ -230,7 +230,7 @@ async def test_a_poll_over_many_queues_gets_from_the_one_that_has_some(front: st
         polled = await client.answer(poll)
 
         assert "b" == polled.runs[0].queue
-        assert {} == world.node.broker._lanes
+        assert {} == world.node.broker.polls._lanes
 
 
 async def test_an_expired_lease_comes_back_without_anybody_asking(
@@ -446,3 +446,109 @@ async def test_peeks_and_listings_show_what_was_acknowledged_before(front: str) 
         assert api.Moved(1) == would
         assert ["jobs", "jobs.dlq"] == [queue.name for queue in listed.queues]
         assert stats.values["requests"] >= 8
+
+
+async def test_a_queue_named_twice_in_a_poll_is_waited_for_once(front: str) -> None:
+    """The waiter is taken out of every place it stands in, exactly once."""
+    async with running(front) as world:
+        client = await world.connect()
+        poll = await client.send(api.Poll(("a", "a", "b"), 1, wait_ms=60_000))
+        await client.ask(api.Ping())
+        await client.ask(api.Push("a", columns(b"x")))
+
+        assert [b"x"] == payloads(await client.answer(poll))
+        assert {} == world.node.broker.polls._lanes
+
+
+async def test_a_drain_answers_a_poll_over_many_queues_once(front: str) -> None:
+    """It stands in several lanes, and is one request."""
+    async with running(front) as world:
+        client = await world.connect()
+        poll = await client.send(api.Poll(("a", "b", "c"), 1, wait_ms=60_000))
+        await client.ask(api.Ping())
+        world.node.broker.drain(lambda: None)
+        world.node.broker.flush()
+
+        assert () == (await client.answer(poll)).runs
+        assert 0 == world.node.broker.in_flight
+
+
+async def test_a_blocked_group_costs_one_futile_lease_at_most(front: str) -> None:
+    """Waiters behind a group in flight park again instead of asking the log over and over."""
+    async with running(front) as world:
+        client = await world.connect()
+        await client.ask(api.Push("jobs", columns(b"1", b"2", groups=("g", "g"))))
+        first = await client.ask(POLL)
+        poll = await client.send(api.Poll(("jobs",), 10, wait_ms=60_000))
+        await client.ask(api.Ping())
+        await trio.testing.wait_all_tasks_blocked()
+        entries = world.node.replica.applied_index
+        await trio.testing.wait_all_tasks_blocked()
+
+        assert [b"1"] == payloads(first)
+        assert world.node.broker.counters.futile_leases <= 1
+        assert entries == world.node.replica.applied_index
+        await client.ask(ack(first))
+        assert [b"2"] == payloads(await client.answer(poll))
+
+
+async def test_a_paused_queue_wakes_its_waiters_when_it_goes_on(front: str) -> None:
+    """Nothing is leased while paused, nothing is forgotten when it ends."""
+    async with running(front) as world:
+        client = await world.connect()
+        await client.ask(api.SetQueue("jobs", {"paused": True}))
+        await client.ask(api.Push("jobs", columns(b"a")))
+        poll = await client.send(api.Poll(("jobs",), 10, wait_ms=60_000))
+        await client.ask(api.Ping())
+        assert 1 == world.node.broker.polls.parked
+        await client.ask(api.SetQueue("jobs", {"paused": False}))
+
+        assert [b"a"] == payloads(await client.answer(poll))
+        assert 0 == world.node.broker.counters.futile_leases
+
+
+async def test_raising_the_cap_in_flight_serves_who_waits(front: str) -> None:
+    """A queue held back by its cap drains as soon as the cap is raised, without a restart."""
+    async with running(front) as world:
+        client = await world.connect()
+        await client.ask(api.SetQueue("jobs", {"max_in_flight": 1}))
+        await client.ask(api.Push("jobs", columns(b"a", b"b", b"c")))
+        first = await client.ask(POLL)
+        poll = await client.send(api.Poll(("jobs",), 10, wait_ms=60_000))
+        await client.ask(api.Ping())
+        await client.ask(api.SetQueue("jobs", {"max_in_flight": 10}))
+
+        assert [b"a"] == payloads(first)
+        assert [b"b", b"c"] == payloads(await client.answer(poll))
+
+
+async def test_a_mistake_in_one_request_costs_that_request(
+    front: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broken invariant is logged and answered; connection and node go on."""
+    async with running(front) as world:
+        client = await world.connect()
+        with monkeypatch.context() as patch:
+            patch.setattr("walrq.daemon.broker.reads.show", lambda *_: 1 // 0)
+            failed = await client.ask(api.ShowQueue("jobs"))
+
+        assert Code.INTERNAL == failed.code
+        assert "ZeroDivisionError" in caplog.text
+        assert api.Pong() == await client.ask(api.Ping())
+        assert 0 == world.node.broker.in_flight
+
+
+async def test_a_reply_that_cannot_be_made_ends_its_connection_only(
+    front: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Replies are made by the driver: one that fails must not take the node with it."""
+    async with running(front) as world:
+        victim, other = await world.connect(), await world.connect()
+        with monkeypatch.context() as patch:
+            patch.setattr("walrq.protocol.server.encode_reply", lambda *_: 1 // 0)
+            await victim.send(api.Push("jobs", columns(b"a")))
+            await trio.testing.wait_all_tasks_blocked()
+
+        assert "reply_failed" in caplog.text
+        await victim.wait_closed()
+        assert 1 == (await other.ask(api.Push("jobs", columns(b"b")))).count

@@ -24,7 +24,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from walrq import api
-from walrq.daemon.broker import Broker, PollCall
+from walrq.daemon.broker import Broker
+from walrq.daemon.pollers import PollCall
 from walrq.errors import Code, Overloaded, WalrqError
 from walrq.limits import (
     FRAME_STALL_S_MAX,
@@ -201,7 +202,7 @@ class Connection:
         """Take no more input: parked polls end, what else is in flight is answered, then it is over."""
         self.ending = True
         self.takes_leases = False
-        self._broker.drop_waiting(self)
+        self._broker.polls.drop_waiting(self)
         self._on_output(self)
 
     def _end(self, error: WalrqError | None) -> None:
@@ -244,7 +245,7 @@ class Connection:
         elif self._stalled_since_ms is None:
             self._stalled_since_ms = now_ms
         if was_congested and self.unsent <= SEND_BUFFER_BYTES_MAX and self.waiting:
-            self._broker.relieved(self)
+            self._broker.polls.relieved(self)
 
     @property
     def finished(self) -> bool:

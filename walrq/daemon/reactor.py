@@ -140,7 +140,7 @@ class Reactor:
                 continue
             if events & _RDHUP:
                 peer.takes_leases = False
-                self._broker.drop_waiting(peer)
+                self._broker.polls.drop_waiting(peer)
             if events & _OUT:
                 self._dirty[peer] = None
             if events & _IN:
