@@ -1,0 +1,101 @@
+"""A daemon, and the command line as people run it: in a shell, with `walrq` on the PATH."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import attrs
+import pytest
+
+from walrq.testing.node import Node
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SECONDS_MAX = 60
+
+
+@attrs.frozen
+class Shell:
+    """Runs commands as a person would, with a chosen environment."""
+
+    folder: Path
+    environment: dict[str, str]
+
+    def __call__(self, command: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        """Run a shell command."""
+        return subprocess.run(
+            ["/bin/sh", "-c", command],
+            input=stdin,
+            capture_output=True,
+            cwd=self.folder,
+            env=self.environment,
+            timeout=SECONDS_MAX,
+        )
+
+    def walrq(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        """Run one walrq command without a shell."""
+        return subprocess.run(
+            [sys.executable, "-m", "walrq", *arguments],
+            input=stdin,
+            capture_output=True,
+            cwd=self.folder,
+            env=self.environment,
+            timeout=SECONDS_MAX,
+        )
+
+    def popen(self, *arguments: str, **more: object) -> subprocess.Popen[bytes]:
+        """Start one walrq command; its pipes are the caller's to close."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "walrq", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=self.folder,
+            env=self.environment,
+            **more,  # type: ignore[call-overload]
+        )
+
+
+def make_shell(folder: Path, server: str | None) -> Shell:
+    """A shell in `folder` whose PATH begins with a `walrq` of this checkout."""
+    programs = folder / "bin"
+    programs.mkdir(exist_ok=True)
+    script(programs / "walrq", f'exec "{sys.executable}" -m walrq "$@"')
+    environment = {
+        name: setting
+        for name, setting in os.environ.items()
+        if not name.startswith("WALRQ_") and name not in ("DATA_DIR", "NODE_ID", "PYTHONDONTWRITEBYTECODE")
+    }
+    environment["PATH"] = f"{programs}:{environment['PATH']}"
+    environment["PYTHONPATH"] = str(ROOT)
+    environment["NO_COLOR"] = "1"
+    if server is not None:
+        environment["WALRQ_SERVER"] = server
+    return Shell(folder, environment)
+
+
+def script(path: Path, *lines: str) -> None:
+    """Write an executable shell script."""
+    path.write_text("\n".join(["#!/bin/sh", *lines]) + "\n")
+    path.chmod(0o755)
+
+
+def text_of(lines: Sequence[str]) -> bytes:
+    """Lines as a file's bytes."""
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A daemon shared by the tests of a module; each uses queues of its own."""
+    with Node(tmp_path_factory.mktemp("node") / "data") as started:
+        yield started.start()
+
+
+@pytest.fixture
+def shell(node: Node, tmp_path: Path) -> Shell:
+    """A shell whose WALRQ_SERVER is the shared daemon."""
+    return make_shell(tmp_path, node.url)

@@ -1,0 +1,83 @@
+"""Every help text ends with an example, and every example works as it is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from tests.cli.conftest import Shell
+from walrq.cli.app import app
+
+
+def commands(group: click.Group, path: str = "walrq") -> Iterator[tuple[str, click.Command]]:
+    """Every command and group with the words that call it."""
+    yield path, group
+    for name, command in sorted(group.commands.items()):
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
+
+
+COMMANDS = dict(commands(app))
+# `serve` runs until it is stopped: tests/cli/test_serve.py runs its example.
+RUN_HERE = [path for path in COMMANDS if path != "walrq serve"]
+
+
+def example_of(path: str) -> str:
+    """The command in a help text's last line."""
+    epilog = COMMANDS[path].epilog or ""
+    title, _, command = epilog.rpartition("\n")
+    assert "\b\nExample:" == title, epilog
+    return command.strip()
+
+
+def test_the_tree_has_the_commands_of_one_node() -> None:
+    """Names are an interface: scripts hold them."""
+    expected = (
+        "serve push poll ack nack touch peek cancel reschedule move stats queue dlq wal"
+        " queue/list queue/show queue/create queue/set queue/pause queue/resume queue/purge queue/delete"
+        " dlq/list dlq/replay dlq/purge wal/inspect wal/verify"
+    )
+
+    assert {"walrq"} | {f"walrq {name.replace('/', ' ')}" for name in expected.split()} == set(COMMANDS)
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_every_help_ends_with_an_example_of_its_own_command(path: str) -> None:
+    """People read the last line first. An example of a group shows one of its commands."""
+    context = click.Context(COMMANDS[path], info_name=path)
+    example = example_of(path)
+
+    assert path in example
+    assert example == COMMANDS[path].get_help(context).splitlines()[-1].strip()
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_every_option_is_explained(path: str) -> None:
+    """An option without a word is a riddle."""
+    silent = [
+        parameter.name
+        for parameter in COMMANDS[path].params
+        if isinstance(parameter, click.Option) and not parameter.help
+    ]
+
+    assert [] == silent
+    assert COMMANDS[path].help
+
+
+@pytest.mark.parametrize("path", RUN_HERE)
+def test_every_example_runs(path: str, shell: Shell, node: object) -> None:
+    """An example that fails when it is pasted teaches distrust."""
+    from walrq.testing.node import Node
+
+    assert isinstance(node, Node)
+    shell.environment["WALRQ_DATA_DIR"] = str(node.data_dir)
+    # What the example needs to find: a queue with something in it.
+    assert 0 == shell.walrq("push", "mail", "a", "b").returncode
+
+    ran = shell(example_of(path))
+
+    assert (0, "") == (ran.returncode, ran.stderr.decode())

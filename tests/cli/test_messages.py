@@ -1,0 +1,158 @@
+"""Commands on messages, as a shell sees them: output, exit status, pipes."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Shell, text_of
+
+
+def values(output: bytes) -> list[dict[str, object]]:
+    """One JSON value per line."""
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def test_push_prints_ids_and_poll_prints_payloads(shell: Shell) -> None:
+    """What goes in comes out, in order, one per line."""
+    pushed = shell.walrq("push", "plain", "one", "two words")
+    assert (0, 2) == (pushed.returncode, len(pushed.stdout.split()))
+
+    polled = shell.walrq("poll", "plain", "--ack")
+    assert (0, b"one\ntwo words\n") == (polled.returncode, polled.stdout)
+    assert b"" == shell.walrq("poll", "plain", "--wait", "10ms").stdout
+
+
+def test_nothing_found_is_no_output_and_no_error(shell: Shell) -> None:
+    """Scripts loop over lines: none is none."""
+    for arguments in (["poll", "absent"], ["queue", "list", "--prefix", "absent"], ["poll", "absent", "--json"]):
+        ran = shell.walrq(*arguments)
+        assert (0, b"", b"") == (ran.returncode, ran.stdout, ran.stderr)
+
+
+def test_json_shows_text_as_text_and_bytes_as_base64(shell: Shell) -> None:
+    """Both can be told apart and read back."""
+    shell.walrq("push", "json", "--lines", "-", stdin=b"gr\xc3\xbcn\n\xff\x00\n")
+
+    text, raw = values(shell.walrq("poll", "json", "--json").stdout)
+
+    assert "grün" == text["payload"]
+    assert "/wA=" == raw["payload_base64"]
+    assert "payload" not in raw
+
+
+def test_receipts_travel_through_a_pipe(shell: Shell) -> None:
+    """`poll --json | ack -` is the whole life of a message in a shell."""
+    shell.walrq("push", "pipe", "a", "b", "c")
+    assert 0 == shell("walrq poll pipe --json | walrq ack -").returncode
+    (info,) = values(shell.walrq("queue", "show", "pipe", "--json").stdout)
+    assert (0, 0) == (info["ready"], info["leased"])
+
+
+def test_a_stale_receipt_has_its_own_exit_status(shell: Shell) -> None:
+    """4: nothing changed, the lease was over before."""
+    shell.walrq("push", "stale", "x")
+    polled = shell.walrq("poll", "stale", "--json")
+    (message,) = values(polled.stdout)
+    receipt = [str(message[name]) for name in ("queue", "message_id", "receipt_handle")]
+    assert 0 == shell.walrq("ack", *receipt).returncode
+
+    again = shell.walrq("ack", *receipt)
+
+    assert 4 == again.returncode
+    assert 1 == len(again.stderr.splitlines())
+    assert 4 == shell.walrq("ack", *receipt[:2], "00" * 28).returncode
+
+
+def test_nack_reject_shows_in_the_dead_letters_and_replay_brings_it_back(shell: Shell) -> None:
+    """A poison message can be put aside, looked at and sent again from the shell."""
+    shell.walrq("push", "poison", "x")
+    assert 0 == shell("walrq poll poison --json | walrq nack - --mode reject --error 'no route'").returncode
+    (dead,) = values(shell.walrq("dlq", "list", "poison", "--json").stdout)
+    assert ("rejected", "poison", "x") == (dead["reason"], dead["origin"], dead["payload"])
+    dry = shell.walrq("dlq", "replay", "poison", "--where", "reason=rejected", "--dry-run")
+    assert b"would move 1\n" == dry.stdout
+    assert b"moved 1\n" == shell.walrq("dlq", "replay", "poison", "--where", "error=route").stdout
+    assert b"x\n" == shell.walrq("poll", "poison").stdout
+
+
+def test_cancel_tells_exactly(shell: Shell) -> None:
+    """0 when all are gone for good, 1 when one could not be removed, with the reason."""
+    identifier = shell.walrq("push", "later", "x", "--delay", "1h").stdout.decode().strip()
+    assert 0 == shell.walrq("cancel", "later", identifier).returncode
+
+    again = shell.walrq("cancel", "later", identifier)
+
+    assert 1 == again.returncode
+    assert b"is gone" in again.stderr
+
+
+@pytest.mark.parametrize("ending", [b"", b"\n"])
+def test_lines_are_counted_exactly(shell: Shell, tmp_path: Path, ending: bytes) -> None:
+    """Empty lines count, a last line without its end counts, line ends are no part of a message."""
+    (tmp_path / "file").write_bytes(b"first\r\n\nthird" + ending)
+    queue = f"lines-{len(ending)}"
+
+    pushed = shell.walrq("push", queue, "--lines", "file")
+
+    assert f"pushed 3 messages to {queue}\n" == pushed.stdout.decode()
+    assert b"first\n\nthird\n" == shell.walrq("poll", queue).stdout
+
+
+def test_a_long_file_arrives_whole_and_in_order(shell: Shell, tmp_path: Path) -> None:
+    """Many batches under way at a time, one order."""
+    lines = [f"line {number} {'x' * (number % 50)}" for number in range(30_000)]
+    (tmp_path / "file").write_bytes(text_of(lines))
+
+    pushed = shell.walrq("push", "long", "--lines", "file", "--json")
+    polled = shell.walrq("poll", "long", "--follow", "--wait", "10ms", "--ack", "--max", "5000")
+
+    assert 30_000 == values(pushed.stdout)[0]["pushed"]
+    assert text_of(lines) == polled.stdout
+
+
+def test_a_live_pipe_is_pushed_as_it_grows(shell: Shell) -> None:
+    """`tail -f | walrq push --lines -`: a line does not wait for the next thousand."""
+    with shell.popen("push", "live", "--lines", "-") as pushing:
+        assert pushing.stdin is not None
+        pushing.stdin.write(b"early\n")
+        pushing.stdin.flush()
+        polled = shell.walrq("poll", "live", "--wait", "30", "--ack")
+        assert b"early\n" == polled.stdout
+        assert None is pushing.poll()
+        out, _ = pushing.communicate(b"late\n")
+
+    assert b"pushed 2 messages to live\n" == out
+
+
+def test_a_reader_that_has_enough_ends_the_command_quietly(shell: Shell) -> None:
+    """`| head` is not an error."""
+    shell.walrq("push", "head", "--lines", "-", stdin=text_of([f"{n:0100}" for n in range(5_000)]))
+
+    ran = shell("walrq poll head --max 5000 | head -n 1")
+
+    assert (0, f"{0:0100}\n".encode(), b"") == (ran.returncode, ran.stdout, ran.stderr)
+
+
+def test_ctrl_c_ends_a_follower_without_a_word(shell: Shell) -> None:
+    """No traceback, at most a line end after the ^C; 130 as every shell knows it; what is printed is
+    acknowledged."""
+    shell.walrq("push", "follow", "x")
+    with shell.popen("poll", "follow", "--follow", "--ack") as following:
+        assert following.stdout is not None
+        assert b"x\n" == following.stdout.readline()
+        following.send_signal(signal.SIGINT)
+        _, err = following.communicate()
+
+    assert (130, b"") == (following.returncode, err.strip())
+
+
+def test_a_touched_message_stays_leased(shell: Shell) -> None:
+    """Work that takes longer keeps its message."""
+    shell.walrq("push", "touch", "x")
+    assert 0 == shell("walrq poll touch --visibility 5 --json | walrq touch - --visibility 10m").returncode
+    (seen,) = values(shell.walrq("peek", "touch", "--state", "leased", "--json").stdout)
+    assert float(str(seen["lease_left_s"])) > 500

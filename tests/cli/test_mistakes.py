@@ -1,0 +1,152 @@
+"""First mistakes: one helpful line, a stable exit status, no traceback."""
+
+from __future__ import annotations
+
+import ast
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+import walrq
+import walrq.cli
+from tests.cli.conftest import Shell, make_shell
+from tests.requirements import require
+
+
+def one_line(output: bytes) -> str:
+    """The only line; a traceback or a box of several is a failure."""
+    lines = output.decode().splitlines()
+    assert 1 == len(lines), output.decode()
+    return lines[0]
+
+
+@pytest.fixture
+def lonely(tmp_path: Path) -> Shell:
+    """A shell whose server is not there."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    return make_shell(tmp_path, f"walrq://127.0.0.1:{port}")
+
+
+def test_no_server(lonely: Shell) -> None:
+    """The first mistake of all names the way out."""
+    ran = lonely.walrq("push", "mail", "x")
+
+    line = one_line(ran.stderr)
+    assert 5 == ran.returncode
+    assert "walrq serve" in line
+    assert "WALRQ_SERVER" in line
+
+
+def test_a_port_of_something_else(lonely: Shell) -> None:
+    """An HTTP server's port is called by its name."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with lonely.popen("push", "mail", "x", "--server", f"walrq://127.0.0.1:{port}") as pushing:
+            sock, _ = listener.accept()
+            with sock:
+                sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            _, err = pushing.communicate()
+
+    assert 7 == pushing.returncode
+    assert "HTTP" in one_line(err)
+
+
+@pytest.mark.parametrize("url", ["http://localhost", "walrq://", "walrq://host:port", "walrq://h:0", "walrq://h/path"])
+def test_an_address_that_is_none(lonely: Shell, url: str) -> None:
+    """The form that is expected is shown."""
+    ran = lonely.walrq("queue", "list", "--server", url)
+
+    assert 78 == ran.returncode
+    assert "walrq://" in one_line(ran.stderr)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "hint"),
+    [
+        (["queue", "show", "mial"], 3, "did you mean 'mail'"),
+        (["queue", "set", "mail", "visibilty_ms=5"], 1, "did you mean visibility_ms"),
+        (["queue", "set", "mail", "visibility_ms=soon"], 1, "visibility_ms"),
+        (["queue", "set", "mail", "visibility_ms"], 2, "name=value"),
+        (["push", "mail", "x", "--delay", "31d"], 1, "30 days"),
+        (["push", "mail", "x", "--delay", "soon"], 2, "no duration"),
+        (["push", "mail", "x", "--priority", "256"], 2, "255"),
+        (["push", "mail"], 2, "PAYLOAD"),
+        (["push"], 2, "QUEUE"),
+        (["push", "", "x"], 1, "queue name"),
+        (["psuh", "mail"], 2, "No such command"),
+        (["poll", "mail", "--visibility", "0"], 1, "visibility"),
+        (["ack", "mail"], 2, "RECEIPT_HANDLE"),
+        (["ack", "mail", "x", "y"], 1, "message id"),
+        (["queue", "purge", "mail"], 2, "--yes"),
+        (["queue", "delete", "mail"], 2, "--yes"),
+        (["dlq", "purge", "mail"], 2, "--yes"),
+        (["dlq", "list", "mail", "--where", "color=red"], 2, "reason=..."),
+        (["reschedule", "mail", "x"], 2, "--at or --in"),
+        (["push", "mail", "--lines", "no-such-file"], 1, "No such file"),
+        (["push", "mail", "--lines", "."], 1, "directory"),
+        (["wal", "verify", "--data-dir", "no-such-directory"], 74, "no-such-directory"),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_one_line_with_the_way_out(shell: Shell, arguments: list[str], status: int, hint: str) -> None:
+    """Whatever it is: what was wrong, what is allowed, and the status that the table gives it."""
+    shell.walrq("push", "mail", "x")
+
+    ran = shell.walrq(*arguments)
+
+    assert hint in one_line(ran.stderr)
+    assert (status, b"") == (ran.returncode, ran.stdout)
+
+
+def test_a_directory_that_cannot_be_written(lonely: Shell, tmp_path: Path) -> None:
+    """The daemon says which, and that is all."""
+    require("unprivileged")
+    (tmp_path / "locked").mkdir(mode=0o500)
+
+    ran = lonely.walrq("serve", "--data-dir", "locked/data", "--listen", "127.0.0.1:0", "--log-format", "human")
+
+    assert 74 == ran.returncode
+    assert "locked" in one_line(ran.stderr)
+
+
+def test_a_data_directory_that_is_a_file(lonely: Shell, tmp_path: Path) -> None:
+    """The daemon says which, and that is all."""
+    (tmp_path / "file").write_text("")
+
+    ran = lonely.walrq("serve", "--data-dir", "file", "--listen", "127.0.0.1:0", "--log-format", "human")
+
+    assert 74 == ran.returncode
+    assert "file" in one_line(ran.stderr)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["--fsync", "sometimes"], "always"),
+        (["--listen", "nowhere"], "HOST:PORT"),
+        (["--config", "no-such-file"], "no-such-file"),
+        (["--max-connections", "0"], "max_connections"),
+    ],
+    ids=str,
+)
+def test_a_wrong_setting_of_the_daemon(lonely: Shell, arguments: list[str], hint: str) -> None:
+    """Status 78, naming the setting and where it came from."""
+    ran = lonely.walrq("serve", *arguments)
+
+    assert 78 == ran.returncode
+    assert hint in one_line(ran.stderr)
+
+
+def test_an_old_python_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check comes before any line that an old Python could not read."""
+    for module in (walrq, walrq.cli):
+        ast.parse(Path(module.__file__ or "").read_text(), feature_version=(3, 7))
+    monkeypatch.setattr(sys, "version_info", (3, 9, 1))
+
+    with pytest.raises(SystemExit) as ended:
+        walrq.cli.main()
+
+    assert "walrq: Python 3.11 or newer is needed, this is Python 3.9" == ended.value.code

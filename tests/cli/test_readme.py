@@ -1,0 +1,99 @@
+"""README.md is run word for word against a real daemon.
+
+Only what belongs to the reader's machine is replaced: `make run` starts this checkout's daemon on a free
+port, `pkill` kills that one only (and waits until the consumer is in the middle of its work), `git log`
+prints a long history, and /tmp is a folder of the test.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import ROOT, Shell, make_shell, script
+from tests.test_docs import blocks
+
+README = (ROOT / "README.md").read_text()
+LINES = 300
+MIDDLE = 60
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def of_language(language: str) -> list[str]:
+    """The README's blocks of a language."""
+    return [body for _, kind, body in blocks(README) if kind == language]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Shell]:
+    """The reader's machine: see the module's text."""
+    port = free_port()
+    shell = make_shell(tmp_path, f"walrq://127.0.0.1:{port}")
+    programs = tmp_path / "bin"
+    activate = tmp_path / ".venv/bin/activate"
+    activate.parent.mkdir(parents=True)
+    activate.write_text("")
+    script(
+        programs / "make",
+        'test "$1" = run || exit 1',
+        f"walrq serve --data-dir data --listen 127.0.0.1:{port} > ready 2> log &",
+        "echo $! > pid",
+        # The shell's own patience: bounded, and the readiness line is the event.
+        "for _ in $(seq 300); do grep -q ready ready && exit 0; sleep 0.1; done; cat log >&2; exit 1",
+    )
+    script(
+        programs / "pkill",
+        'test "$*" = "-9 -f walrq serve" || exit 1',
+        f'for _ in $(seq 600); do test "$(wc -l < {tmp_path}/done.log)" -ge {MIDDLE} && break; sleep 0.05; done',
+        "wc -l < done.log > killed-at",
+        "exec kill -9 $(cat pid)",
+    )
+    script(programs / "git", 'test "$*" = "log --stat" || exit 1', f"seq -f 'commit %g, some text' {LINES}")
+    yield shell
+    pid = tmp_path / "pid"
+    if pid.exists():
+        subprocess.run(["kill", "-9", pid.read_text().strip()], capture_output=True)
+
+
+def test_the_quick_start_survives_its_own_kill(machine: Shell, tmp_path: Path) -> None:
+    """The first thing a stranger tries: nothing lost, nothing twice, in order."""
+    commands = [line[2:] for body in of_language("console") for line in body.splitlines() if line[:2] == "$ "]
+    text = "\n".join(["set -e", *commands]).replace("/tmp/", f"{tmp_path}/").replace("--wait 10", "--wait 3")
+
+    ran = machine(text)
+
+    assert (0, "") == (ran.returncode, ran.stderr.decode())
+    assert [f"pushed {LINES} messages to history", "identical"] == ran.stdout.decode().splitlines()
+    assert MIDDLE <= int((tmp_path / "killed-at").read_text()) < LINES, "it was killed in the middle"
+
+
+def test_the_python_examples_run(machine: Shell, tmp_path: Path) -> None:
+    """Copied, pasted, works."""
+    assert 0 == machine("make run").returncode
+    outputs = []
+    for body in of_language("python"):
+        (tmp_path / "example.py").write_text(body)
+        ran = machine(f'"{sys.executable}" example.py')
+        assert (0, "") == (ran.returncode, ran.stderr.decode())
+        outputs.append(ran.stdout.decode())
+
+    assert 2 == len(outputs)
+    assert '{"to":"you@example.org"}' in outputs[0]
+    assert ["b'one'", "b'two'", "b'three'"] == outputs[1].splitlines()[-3:]
+
+
+def test_make_run_starts_the_daemon_that_is_killed_here() -> None:
+    """The stand-in for make and pkill does what the real ones do."""
+    makefile = (ROOT / "Makefile").read_text()
+
+    assert "walrq serve" in makefile.split("\nrun:")[1].split("\n\n")[0]
