@@ -18,7 +18,7 @@ from walrq.queues import commands
 from walrq.queues.batch import Batch
 from walrq.queues.commands import ColdBatch
 from walrq.queues.lanes import Cold
-from walrq.queues.queue import HEADER_PAGE, LIVE_SHIFT, Queue
+from walrq.queues.queue import HEADER_PAGE, LIVE_SHIFT, PAGE_SHIFT, Queue
 
 if TYPE_CHECKING:
     from walrq.queues.machine import Machine
@@ -137,6 +137,7 @@ def hydrate(m: Machine, command: commands.Hydrate) -> api.Done:
         _unblock(m.live_blocks, row.index >> LIVE_SHIFT)
     if not cold.batches:
         del queue.cold[command.priority]
+    queue.keep_order({row.sequence >> PAGE_SHIFT for row in batches})
     return api.Done(hydrated)
 
 

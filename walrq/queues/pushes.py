@@ -55,16 +55,16 @@ def push(m: Machine, command: commands.Push) -> api.Pushed:
         wall,
         wall + life if life is not None else 0,
     )
-    if known is None and columns.groups is None and due <= wall:
+    if known is not None:
+        assert columns.dedup is not None
+        _remember_ids(m, queue, columns.dedup, known, first_id)
+    if not known and columns.groups is None and due <= wall:
         if (m.windowed or queue.cold) and horizon.push_cold(m, queue, batch):
             return api.Pushed(first_id, number)
         queue.add_batch(batch)
         queue.put_fresh(batch)
         m.effects.woken.add(queue.name)
         return api.Pushed(first_id, number)
-    if known is not None:
-        assert columns.dedup is not None
-        _remember_ids(m, queue, columns.dedup, known, first_id)
     _place(m, queue, batch, columns.groups, known, due)
     if not known:
         return api.Pushed(first_id, number)
@@ -226,8 +226,9 @@ def _make_room(m: Machine, queue: Queue, number: int, size: int, known: dict[int
             for run in death.visible_runs(batch)
             if run.state == READY
         )
-        enough = (settings.max_length is None or queue.length - queue.ready + adding <= settings.max_length) and (
-            settings.max_bytes is None or queue.bytes - droppable + adding_bytes <= settings.max_bytes
+        length, held = _held(queue)
+        enough = (settings.max_length is None or length - queue.ready + adding <= settings.max_length) and (
+            settings.max_bytes is None or held - droppable + adding_bytes <= settings.max_bytes
         )
         if enough:
             _drop_oldest(queue, adding, adding_bytes)
@@ -235,12 +236,21 @@ def _make_room(m: Machine, queue: Queue, number: int, size: int, known: dict[int
     raise QueueFull(over, queue=queue.name)
 
 
+def _held(queue: Queue) -> tuple[int, int]:
+    """Messages and bytes of a queue, those outside the hot window included."""
+    return (
+        queue.length + sum(cold.messages for cold in queue.cold.values()),
+        queue.bytes + sum(cold.bytes for cold in queue.cold.values()),
+    )
+
+
 def _over(queue: Queue, adding: int, adding_bytes: int) -> str | None:
     settings = queue.settings
-    if settings.max_length is not None and queue.length + adding > settings.max_length:
-        return f"max_length: {queue.length} messages and {adding} more exceed {settings.max_length}"
-    if settings.max_bytes is not None and queue.bytes + adding_bytes > settings.max_bytes:
-        return f"max_bytes: {queue.bytes} bytes and {adding_bytes} more exceed {settings.max_bytes}"
+    length, held = _held(queue)
+    if settings.max_length is not None and length + adding > settings.max_length:
+        return f"max_length: {length} messages and {adding} more exceed {settings.max_length}"
+    if settings.max_bytes is not None and held + adding_bytes > settings.max_bytes:
+        return f"max_bytes: {held} bytes and {adding_bytes} more exceed {settings.max_bytes}"
     return None
 
 
@@ -293,11 +303,12 @@ def _check_room(source: Queue, target: Queue, limit: int) -> None:
     """Refuse a move that the target's length limits do not allow as a whole."""
     max_length, max_bytes = target.settings.max_length, target.settings.max_bytes
     number = min(limit, source.takeable())
-    if max_length is not None and number and target.length + number > max_length:
-        text = f"max_length: {target.length} messages and {number} more exceed {max_length}"
+    length, held = _held(target)
+    if max_length is not None and number and length + number > max_length:
+        text = f"max_length: {length} messages and {number} more exceed {max_length}"
         raise QueueFull(text, queue=target.name)
     if max_bytes is not None and number:
         size = sum(batch.bytes_of(offset, offset) for batch, offset in islice(source.upcoming(), number))
-        if target.bytes + size > max_bytes:
-            text = f"max_bytes: {target.bytes} bytes and {size} more exceed {max_bytes}"
+        if held + size > max_bytes:
+            text = f"max_bytes: {held} bytes and {size} more exceed {max_bytes}"
             raise QueueFull(text, queue=target.name)

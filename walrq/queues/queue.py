@@ -178,6 +178,13 @@ class Queue:
         if batch.expire_ms:
             self.wall_timers.add(batch.expire_ms, self.uid, TTL, batch.seq, batch)
 
+    def keep_order(self, touched: set[int]) -> None:
+        """After batches came back between others (`touched`: their pages): all walks go in order of insertion, so
+        that order must be the order of sequences."""
+        for page in touched & self.pages.keys():
+            self.pages[page] = dict(sorted(self.pages[page].items()))
+        self.pages = dict(sorted(self.pages.items()))
+
     def finish(self, run: Run) -> None:
         """A limbo run's messages are gone for good."""
         # inv: SettledIsFinal  (the run stands nowhere any more, and its number is never given again)
@@ -233,7 +240,8 @@ class Queue:
     def batches(self) -> Iterator[Batch]:
         """All batches by sequence; the queue may change while the caller walks.
 
-        Sequences only grow, so pages, and batches within a page, were inserted in that order.
+        Sequences only grow, so pages, and batches within a page, were inserted in that order (`keep_order` for those
+        that come back).
         """
         pages = self.pages
         for page in list(pages):
