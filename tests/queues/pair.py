@@ -238,6 +238,9 @@ class Pair:
             self.known.learn(tagged, result)
         return results
 
+    def notice(self, seen: effects.Effects) -> None:
+        """For a pair that plays more of the node's part."""
+
     # --- images -------------------------------------------------------------------------------------------
     def freeze(self) -> None:
         """Begin an image, unless one is being taken."""
@@ -311,7 +314,9 @@ class Pair:
 
     def _wakeups(self, speaking: set[str]) -> None:
         """NoLostWakeup: a queue that got something leasable is named, else a parked poll would sleep on."""
-        woken = self.machine.take_effects().woken
+        seen = self.machine.take_effects()
+        self.notice(seen)
+        woken = seen.woken
         for name in self.machine.queues:
-            if self.model.leasable(name):
+            if self.machine.available(name):
                 promise("NoLostWakeup", name in woken or name in speaking, name, woken)
