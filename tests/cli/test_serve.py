@@ -1,0 +1,49 @@
+"""`walrq serve` from the command line: its example, its readiness line, its end."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import sys
+from pathlib import Path
+
+from tests.cli.conftest import make_shell
+from tests.cli.test_examples import example_of
+
+
+def test_the_example_of_serve_runs(tmp_path: Path) -> None:
+    """With a free port instead of the default one, which may be in use here."""
+    words = shlex.split(example_of("walrq serve").replace(":50051", ":0"))
+    assert "walrq" == words[0]
+    shell = make_shell(tmp_path, None)
+    with shell.popen(*words[1:]) as serving:
+        assert serving.stdout is not None
+        ready = json.loads(serving.stdout.readline())
+        pushed = shell.walrq("push", "mail", "x", "--server", f"walrq://{ready['endpoints']['cbor']}")
+        serving.send_signal(signal.SIGTERM)
+        rest, _ = serving.communicate()
+
+    assert (0, b"") == (pushed.returncode, pushed.stderr)
+    assert (0, b"") == (serving.returncode, rest), "nothing but the readiness line on standard output"
+    assert "ready" == ready["event"]
+
+
+def test_settings_come_from_a_file_too(tmp_path: Path) -> None:
+    """What is in the file need not be typed."""
+    (tmp_path / "walrq.toml").write_text('listen = "127.0.0.1:0"\nnode_id = "from-file"\nfsync = "never"\n')
+    shell = make_shell(tmp_path, None)
+    with shell.popen("serve", "--config", "walrq.toml") as serving:
+        assert serving.stdout is not None
+        ready = json.loads(serving.stdout.readline())
+        serving.send_signal(signal.SIGINT)
+        serving.communicate()
+
+    assert (0, "from-file") == (serving.returncode, ready["node"])
+
+
+def test_python_dash_m_is_the_same_program(tmp_path: Path) -> None:
+    """No installation needed in a checkout."""
+    shell = make_shell(tmp_path, None)
+
+    assert shell(f'"{sys.executable}" -m walrq --version').stdout == shell("walrq --version").stdout != b""
