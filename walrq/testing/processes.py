@@ -368,7 +368,7 @@ class Drainer(Process):
         if self._draw.random() < 0.2:
             self._ask(c.Redrive(queue, 1000), session=self._session)
         else:
-            self._ask(c.Lease((queue,), 50, 600_000, 0, self.name), session=self._session)
+            self._ask(c.Lease((queue,), 50, 20_000, 0, self.name), session=self._session)
 
     def _done(self, request: Request, result: effects.Result) -> None:
         if isinstance(request.command, c.Settle):
