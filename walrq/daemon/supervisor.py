@@ -53,6 +53,7 @@ log = logging.getLogger("walrq.supervisor")
 
 EXIT_OK: Final = 0
 EXIT_INTERNAL: Final = 70
+_FRAMES_SHOWN: Final = 4
 
 # The persist thread needs the interpreter back as soon as its fdatasync returns, or every group commit waits
 # for the event loop's next slice: the default of 5 ms would be several times the disk's own latency.
@@ -99,9 +100,11 @@ def _report(error: BaseException) -> int:
         log.critical("fatal %s: %s", first.code.name, first.text)
         status = ERRORS[first.code].exit
     else:
-        where = traceback.extract_tb(first.__traceback__)[-1:]
-        place = f" at {os.path.basename(where[0].filename)}:{where[0].lineno}" if where else ""
-        log.critical("fatal INTERNAL: %s: %s%s", type(first).__name__, first, place)
+        # One line, and yet enough to find the place: the innermost frames, innermost first.
+        frames = traceback.extract_tb(first.__traceback__)[-_FRAMES_SHOWN:]
+        places = " < ".join(f"{os.path.basename(at.filename)}:{at.lineno}" for at in reversed(frames))
+        text = " ".join(str(first).split())
+        log.critical("fatal INTERNAL: %s: %s (at %s)", type(first).__name__, text, places or "no place")
         status = EXIT_INTERNAL
     log.debug("fatal_traceback", exc_info=error)
     return status
