@@ -256,7 +256,7 @@ def test_the_oracle_does_not_look_at_the_machine() -> None:
     seen = [
         name
         for module in MODULES
-        if module.name == "walrq.testing.model"
+        if module.name in {"walrq.testing.model", "walrq.testing.model_queue"}
         for _, name in module.imports()
         if name.startswith("walrq.queues") and not within(name, ORACLE_MAY_SEE_OF_QUEUES)
     ]

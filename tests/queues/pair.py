@@ -15,15 +15,15 @@ from walrq.errors import Code
 from walrq.queues import commands as c
 from walrq.queues import effects, image, reads
 from walrq.queues.machine import Bounds, Machine
-from walrq.testing import model
+from walrq.testing import model, model_queue
 from walrq.testing.model import Model
 
 STATES = (api.State.READY, api.State.DELAYED, api.State.LEASED, api.State.PARKED)
 MODEL_STATES = {
-    api.State.READY: (model.READY,),
-    api.State.DELAYED: (model.DELAYED, model.BACKOFF),
-    api.State.LEASED: (model.LEASED,),
-    api.State.PARKED: (model.PARKED,),
+    api.State.READY: (model_queue.READY,),
+    api.State.DELAYED: (model_queue.DELAYED, model_queue.BACKOFF),
+    api.State.LEASED: (model_queue.LEASED,),
+    api.State.PARKED: (model_queue.PARKED,),
 }
 DAY_MS = 24 * 3600 * 1000
 START = c.Stamp(1_000_000, 1_700_000_000_000)
@@ -78,12 +78,12 @@ def peek_all(machine: Machine, queue: str, state: api.State) -> list[effects.See
             return found
 
 
-def as_seen(message: model.Message, state: api.State, stamp: c.Stamp) -> effects.Seen:
+def as_seen(message: model_queue.Message, state: api.State, stamp: c.Stamp) -> effects.Seen:
     """What peek must show of the oracle's message."""
     due_ms = 0
-    if message.state == model.DELAYED:
+    if message.state == model_queue.DELAYED:
         due_ms = message.due_ms
-    elif message.state == model.BACKOFF:
+    elif message.state == model_queue.BACKOFF:
         due_ms = stamp.wall_ms + message.return_ms - stamp.lease_ms
     return effects.Seen(
         *message.body,

@@ -9,7 +9,7 @@ import pytest
 from walrq import limits
 from walrq.errors import InvalidSetting, UnknownSetting
 from walrq.queues import settings
-from walrq.testing import model
+from walrq.testing import model_queue
 
 EDGES: list[tuple[str, Any, Any]] = [
     ("visibility_ms", limits.VISIBILITY_MS_MIN, limits.VISIBILITY_MS_MIN - 1),
@@ -58,9 +58,9 @@ def test_defaults_are_those_of_the_rules() -> None:
     """The oracle's table was written from the rules; both must say the same."""
     defaults = settings.as_dict(settings.DEFAULTS)
 
-    assert dict(model.DEFAULTS) == {name: defaults[name] for name in model.DEFAULTS}
+    assert dict(model_queue.DEFAULTS) == {name: defaults[name] for name in model_queue.DEFAULTS}
     # The oracle has no sizes to check and no hot window.
-    assert {"max_message_bytes", "max_hot_messages"} >= set(defaults) - set(model.DEFAULTS)
+    assert {"max_message_bytes", "max_hot_messages"} >= set(defaults) - set(model_queue.DEFAULTS)
 
 
 def test_an_unknown_setting_suggests_the_nearest() -> None:
