@@ -235,6 +235,27 @@ def test_a_second_signal_exits_at_once(tmp_path: Path) -> None:
             assert 1 == client.ask(api.ShowQueue("jobs")).ready
 
 
+_SLOW_RECOVERY = """
+import sys, threading
+from walrq.storage.storage import Storage
+def stuck(disk, config):
+    print("opening", file=sys.stderr, flush=True)
+    threading.Event().wait()
+Storage.open = stuck
+"""
+
+
+def test_a_node_that_is_still_recovering_can_be_stopped(tmp_path: Path) -> None:
+    """Recovery is safe to interrupt; nobody has to wait for it or reach for kill -9."""
+    with Daemon(tmp_path / "data", prelude=_SLOW_RECOVERY) as daemon:
+        while "opening" not in daemon.log.read_text():
+            assert daemon.process.poll() is None
+        while daemon.process.poll() is None:
+            daemon.process.send_signal(signal.SIGTERM)
+
+        assert 128 + signal.SIGTERM == daemon.wait()
+
+
 def test_running_out_of_descriptors_refuses_politely_and_recovers(tmp_path: Path) -> None:
     """The accept loop survives, does not spin, and takes connections again once there are descriptors."""
     with Daemon(tmp_path / "data") as daemon:

@@ -226,17 +226,29 @@ def _node_id(storage: Storage, config: Config) -> str:
 
 async def run(config: Config, *, ready: Callable[[dict[str, Any]], None] | None = None) -> None:
     """One node, from opening its directory to its last snapshot. `ready` gets the readiness line's object."""
+    clock = Clock()
+    stop = trio.Event()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        node = await open_node(config)
-        clean = False
-        try:
-            await _serve_node(node, signals, ready or _print_ready)
-            clean = True
-        finally:
-            # Also while an error is on its way out: the lock is released, the stop is not marked clean.
-            with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(_close, node.replica, clean)
-        log.info("stopped")
+        async with trio.open_nursery() as outer:
+            # From before the directory is opened until after it is closed: recovery and the last snapshot
+            # take time.
+            outer.start_soon(_watch_signals, signals, stop, clock)
+            await _live(config, clock, stop, ready or _print_ready)
+            outer.cancel_scope.cancel()
+    log.info("stopped")
+
+
+async def _live(config: Config, clock: Clock, stop: trio.Event, ready: Callable[[dict[str, Any]], None]) -> None:
+    node = await open_node(config, clock=clock)
+    clean = False
+    try:
+        if not stop.is_set():
+            await _serve_node(node, stop, ready)
+        clean = True
+    finally:
+        # Also while an error is on its way out: the lock is released, the stop is not marked clean.
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(_close, node.replica, clean)
 
 
 def _close(replica: Replica, clean: bool) -> None:
@@ -249,13 +261,11 @@ def _close(replica: Replica, clean: bool) -> None:
         log.warning("close_failed %s", error.text)
 
 
-async def _serve_node(node: Node, signals: AsyncIterator[int], ready: Callable[[dict[str, Any]], None]) -> None:
+async def _serve_node(node: Node, stop: trio.Event, ready: Callable[[dict[str, Any]], None]) -> None:
     config = node.config
     sock = listener.open_listener(*config.listen)
-    stop = trio.Event()
     try:
         async with trio.open_nursery() as core:
-            core.start_soon(_watch_signals, signals, stop, node.clock)
             start_core(core, node)
             async with trio.open_nursery() as connections:
                 front = make_front(node)
