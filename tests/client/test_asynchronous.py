@@ -382,3 +382,15 @@ async def test_an_unknown_option_names_the_nearest(anyio_backend: str) -> None:
     """A typo in a setting is found before anything is connected."""
     with pytest.raises(ConfigError, match="did you mean timeout_s"):
         aio.connect(timeout=5)
+
+
+async def test_a_request_larger_than_the_sockets_buffer_arrives_whole(fake: FakeServer) -> None:
+    """A lonely caller's bytes go straight to the socket; what does not fit follows in order."""
+    big = bytes(range(256)) * 30_000
+    async with aio.connect(fake.url) as client, anyio.create_task_group() as tasks:
+        tasks.start_soon(client.push, "q", big)
+        tasks.start_soon(client.push, "q", b"small")
+        with anyio.fail_after(20):
+            await arrived(fake, api.Push, 2)
+
+    assert sorted([big, b"small"]) == sorted(payload for _, _, payload in fake.messages)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import random
+import socket
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -75,6 +76,10 @@ class Client:
         self._heard_at = 0.0
         self._probed = False
         self._stream: anyio.abc.ByteStream | None = None
+        self._raw: socket.socket | None = None
+        # What a direct send left over. Invariant: empty unless the writer was woken to send it.
+        self._unsent = b""
+        self._writer_idle = False
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
         self._left_over: list[Settlement] = []
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -138,8 +143,8 @@ class Client:
 
     # --- tasks ----------------------------------------------------------------------------------------------
     async def _live(self) -> None:
-        """The client's tasks. A cancellation around the whole client reaches them last: callers that it ends still
-        have polls to forget, and there is a goodbye to send. `_end_tasks` ends them in every case.
+        """The client's tasks. A cancellation around the whole client reaches them last: callers that it ends
+        still have polls to forget, and there is a goodbye to send. `_end_tasks` ends them in every case.
         """
         with self._life:
             async with anyio.create_task_group() as tasks:
@@ -180,7 +185,13 @@ class Client:
         try:
             with anyio.fail_after(self.config.connect_timeout_s) as patience:
                 async with await anyio.connect_tcp(endpoint.host, endpoint.port) as stream:
-                    tune(stream.extra(anyio.abc.SocketAttribute.raw_socket), self.config.keep_alive_s)
+                    raw = stream.extra(anyio.abc.SocketAttribute.raw_socket)
+                    tune(raw, self.config.keep_alive_s)
+                    # asyncio's own socket object lets nobody send past its transport; there the writer does
+                    # it all.
+                    own: object = raw
+                    self._raw = own if isinstance(own, socket.socket) else None
+                    self._writer_idle, self._unsent = False, b""
                     exchange.connecting()
                     self._stream = stream
                     async with anyio.create_task_group() as pair:
@@ -190,7 +201,7 @@ class Client:
         except OSError as error:
             cause = error
         finally:
-            self._stream = None
+            self._stream = self._raw = None
             usable = usable or exchange.connected
             self._wake(exchange.lost(time.monotonic()))
             self._drained.set()
@@ -212,9 +223,10 @@ class Client:
                 return usable, error
             now = self._heard_at = time.monotonic()
             self._probed = False
+            made = exchange.made
             self._wake(exchange.receive(data, now))
-            if not self._output.is_set():
-                self._output.set()
+            if exchange.made != made:
+                self._wake_writer()
             if not usable and exchange.connected:
                 usable = True
                 patience.deadline = math.inf
@@ -225,7 +237,8 @@ class Client:
     async def _write(self, stream: anyio.abc.ByteStream, connection: anyio.CancelScope) -> None:
         exchange = self._exchange
         while True:
-            data = exchange.take_output()
+            data = self._unsent + exchange.take_output()
+            self._unsent = b""
             if data:
                 try:
                     await stream.send(data)
@@ -235,16 +248,21 @@ class Client:
             else:
                 self._drained.set()
                 self._output = anyio.Event()
+                self._writer_idle = True
                 await self._output.wait()
+                self._writer_idle = False
 
     async def _tick(self) -> None:
         exchange = self._exchange
         while True:
             now = time.monotonic()
+            made = exchange.made
             self._wake(exchange.tick(now))
-            self._give_left_over_back()
+            if self._left_over:
+                self._give_left_over_back()
             self._probe(now)
-            self._wake_writer()
+            if exchange.made != made:
+                self._wake_writer()
             due = exchange.next_due()
             if due is None:
                 self._stirring = anyio.Event()
@@ -279,6 +297,19 @@ class Client:
             if waiter is not None:
                 waiter()
 
+    def _send_at_once(self, raw: socket.socket) -> None:
+        """Spare a lonely caller the turn of the loop that the writer takes: there is nothing to gather."""
+        data = self._exchange.take_output()
+        if not data:
+            return
+        try:
+            sent = raw.send(data)
+        except OSError:
+            sent = 0  # full, or broken: the writer sees which
+        if sent < len(data):
+            self._unsent = data[sent:]
+            self._wake_writer()
+
     def _give_left_over_back(self) -> None:
         """Release what consumers leased and did not hand out."""
         parts, self._left_over = self._left_over, []
@@ -291,9 +322,13 @@ class Client:
             raise LocalProtocolError("the client is closed, or was not entered with `async with`")
         if self._left_over:
             self._give_left_over_back()
-        call = self._exchange.submit(request, time.monotonic(), timeout_s=timeout_s, wanted=wanted)
+        exchange = self._exchange
+        call = exchange.submit(request, time.monotonic(), timeout_s=timeout_s, wanted=wanted)
         if not self._output.is_set():
-            self._output.set()
+            if self._writer_idle and self._raw is not None and exchange.in_flight <= 1:
+                self._send_at_once(self._raw)
+            else:
+                self._output.set()
         if self._tick_sleeps:
             self._stirring.set()
         return call

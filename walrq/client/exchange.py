@@ -167,6 +167,7 @@ class Exchange:
         session: number of the registered session, None while there is none.
         leader: "host:port" that a refusal named as the place to go.
         refused: the error with which the server ended the latest handshake, if it did.
+        made: requests put into the output so far: unchanged means that there is nothing new to send.
     """
 
     config: ClientConfig
@@ -176,6 +177,7 @@ class Exchange:
     session: int | None = attrs.field(default=None, init=False)
     leader: str | None = attrs.field(default=None, init=False)
     refused: WalrqError | None = attrs.field(default=None, init=False)
+    made: int = attrs.field(default=0, init=False)
     _connection: ClientConnection | None = attrs.field(default=None, init=False)
     _opening: int = attrs.field(default=0, init=False)
     _sequence: int = attrs.field(default=0, init=False)
@@ -342,6 +344,7 @@ class Exchange:
         except WalrqError as error:
             self._finish(call, error=error)
             return
+        self.made += 1
         if not call.sends:
             call.sent_at = now
         call.sends += 1
@@ -419,6 +422,7 @@ class Exchange:
     def _open_session(self) -> None:
         assert self._connection is not None
         self.link = Link.OPENING
+        self.made += 1
         self._opening = self._connection.request(api.OpenSession())
 
     def _end_session(self) -> None:
@@ -594,6 +598,11 @@ class Exchange:
             if earliest is None or at < earliest:
                 earliest = at
         return earliest
+
+    @property
+    def in_flight(self) -> int:
+        """Requests sent and not answered, parked polls left out."""
+        return len(self._flying) - self._parked
 
     @property
     def idle(self) -> bool:
