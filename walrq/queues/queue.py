@@ -629,7 +629,8 @@ class Queue:
             else:
                 break
             left -= run.last - run.first + 1
-            bytes_limit -= run.batch.bytes_of(run.first, run.last)
+            if left > 0:
+                bytes_limit -= run.batch.bytes_of(run.first, run.last)
         return limit - left
 
     def takeable(self) -> int:
@@ -674,18 +675,22 @@ class Queue:
         if returned is not None and (not fresh or returned.order < fresh[0].seq + fresh[0].cursor):
             batch = returned.batch
             number = min(limit, returned.last - returned.first + 1)
-            number = _fitting(batch, returned.first, number, bytes_limit, must)
-            if not number:
-                return None
+            if batch.size > bytes_limit:
+                number = _fitting(batch, returned.first, number, bytes_limit, must)
+                if not number:
+                    return None
             heapq.heappop(level.returned)
             return self._take_part(returned, number)
         batch = fresh[0]
         self.mark(batch.seq >> PAGE_SHIFT)
         first = batch.cursor
-        number = min(limit, batch.count - first)
-        number = _fitting(batch, first, number, bytes_limit, must)
-        if not number:
-            return None
+        number = batch.count - first
+        if number > limit:
+            number = limit
+        if batch.size > bytes_limit:
+            number = _fitting(batch, first, number, bytes_limit, must)
+            if not number:
+                return None
         origin = batch.origin
         run = Run(
             batch, first, first + number - 1, batch.seq + first, 0 if origin is None else origin.delivery, 0, None

@@ -126,7 +126,9 @@ class Sessions:
             return api.Failed(
                 Code.SESSION_ENDED, "the session has ended or never was; whether this request took effect is unknown"
             )
-        self.mark(number)
+        bucket = (number >> 16) % BUCKETS
+        if bucket not in self.dirty:
+            self._first_touch(bucket)
         session.last_ms = now_ms
         self.table.move_to_end(number)
         if tagged.lowest > session.lowest:
@@ -153,13 +155,12 @@ class Sessions:
     @staticmethod
     def remember(session: Session, sequence: int, result: Result) -> None:
         """Keep the first answer."""
-        if isinstance(result, Granted):
+        if type(result) is Granted:
             if not result.runs:
                 # Nothing happened; the poll will come again under the same number.
                 return
-            session.results[sequence] = Held(
-                tuple((run.uid, run.lease) for run in result.runs), result.parked_ms, result.visibility_ms
-            )
+            leases = tuple([(run.uid, run.lease) for run in result.runs])
+            session.results[sequence] = Held(leases, result.parked_ms, result.visibility_ms)
         else:
             session.results[sequence] = result
 
