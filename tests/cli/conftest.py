@@ -46,16 +46,15 @@ class Shell:
             timeout=SECONDS_MAX,
         )
 
-    def popen(self, *arguments: str, **more: object) -> subprocess.Popen[bytes]:
+    def popen(self, *arguments: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
         """Start one walrq command; its pipes are the caller's to close."""
         return subprocess.Popen(
             [sys.executable, "-m", "walrq", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             cwd=self.folder,
             env=self.environment,
-            **more,  # type: ignore[call-overload]
         )
 
 

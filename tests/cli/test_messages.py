@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
 import signal
 from pathlib import Path
 
@@ -156,3 +159,23 @@ def test_a_touched_message_stays_leased(shell: Shell) -> None:
     assert 0 == shell("walrq poll touch --visibility 5 --json | walrq touch - --visibility 10m").returncode
     (seen,) = values(shell.walrq("peek", "touch", "--state", "leased", "--json").stdout)
     assert float(str(seen["lease_left_s"])) > 500
+
+
+def test_progress_is_for_a_terminal_only(shell: Shell, tmp_path: Path) -> None:
+    """A bar on standard error while somebody looks; a log file gets none of it."""
+    (tmp_path / "file").write_bytes(text_of([str(number) for number in range(5_000)]))
+    quiet = shell.walrq("push", "bar", "--lines", "file")
+    here, there = pty.openpty()
+    with os.fdopen(here, "rb", buffering=0) as terminal:
+        with shell.popen("push", "bar", "--lines", "file", stderr=there) as pushing:
+            os.close(there)
+            shown = b""
+            # Linux reports the end of a terminal whose last writer is gone as an error.
+            with contextlib.suppress(OSError):
+                while piece := terminal.read(65536):
+                    shown += piece
+            out, _ = pushing.communicate()
+
+    assert (0, b"") == (quiet.returncode, quiet.stderr)
+    assert b"pushed 5000 messages to bar\n" == quiet.stdout == out
+    assert b"5,000 messages" in shown

@@ -296,6 +296,45 @@ def test_a_port_that_accepts_and_says_nothing_is_given_up() -> None:
     assert time.monotonic() - started < 5
 
 
+def test_an_ended_session_is_replaced_on_the_same_connection(fake: FakeServer) -> None:
+    """A client that was idle for an hour just works."""
+    with walrq.connect(fake.url) as client:
+        client.push("q", b"before")
+        client._usable_by = 0.0  # the time for connecting is over; it must not end a connection that works
+        fake.sessions.clear()
+        client.push("q", b"after")
+
+    assert [b"before", b"after"] == [payload for _, _, payload in fake.messages]
+    assert 1 == len(fake.hellos)
+
+
+def test_a_leaving_server_is_left_without_a_busy_loop(fake: FakeServer) -> None:
+    """A draining server takes its time to answer; waiting for it must not burn a processor."""
+    held: list[tuple[Connection, Incoming]] = []
+
+    def script(connection: Connection, incoming: Incoming) -> api.Reply | None:
+        if type(incoming.request) is api.Poll and not held:
+            held.append((connection, incoming))
+            return None
+        return fake.list_queue(connection, incoming)
+
+    fake.script = script
+    with walrq.connect(fake.url, connect_timeout_s=0.05) as client, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.poll, "q", wait=30)
+        fake.wait_for(api.Poll)
+        connection, incoming = held[0]
+        connection.goaway(52, "stopping")
+        before = time.process_time()
+        threading.Event().wait(0.3)  # not for anything to happen: what is measured is that nothing does
+        burnt = time.process_time() - before
+        connection.reply(incoming, api.Polled(0, 30_000, ()))
+        assert [] == waiting.result(10)
+        client.push("q", b"x")
+
+    assert burnt < 0.15
+    assert 2 == len(fake.hellos)
+
+
 def test_a_closed_client_says_so(fake: FakeServer) -> None:
     """Not a hang, not a strange error from below; closing twice is fine."""
     client = walrq.connect(fake.url)

@@ -171,7 +171,7 @@ class Pump:
                 return
             until = self._connect_at
         else:
-            until = now + longest_s if exchange.connected else self._usable_by
+            until = now + longest_s if self._was_usable else self._usable_by
         due = exchange.next_due()
         if due is not None:
             until = min(until, due)
@@ -179,7 +179,7 @@ class Pump:
         now = time.monotonic()
         exchange.tick(now)
         if self._sock is not None:
-            if not exchange.connected and exchange.link is not Link.LEAVING and now >= self._usable_by:
+            if not self._was_usable and now >= self._usable_by:
                 self._lost(TimeoutError())
             else:
                 self._probe(now)
