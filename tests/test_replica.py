@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import attrs
 import pytest
 
@@ -88,21 +90,15 @@ def test_an_entry_of_an_unknown_kind_is_refused() -> None:
 
 
 def test_a_start_without_any_room_says_so() -> None:
-    """A term cannot be written: the error is the disk's, not a refusal of somebody's push."""
+    """The no-op of the new term cannot be written: an error, not a refusal of somebody's push."""
     disk = SimDisk()
-    desk = Desk(disk)
-    while desk.storage.stats().segments[-1].used_bytes < 16_200:
-        desk.do(c.Lease(("absent",), 1, 1, 0, None))
-    disk.quota_bytes = disk.used_bytes
-    for name in [name for name in disk.list_directory("data/wal") if name.startswith("free")]:
-        disk.unlink(f"data/wal/{name}")
-    disk.quota_bytes = disk.used_bytes
-    after = disk.keep_all()
+    fresh(disk).close()
+    disk = disk.keep_all()
+    disk.fail(0, errno.ENOSPC, name="pwritev")
 
     with pytest.raises(DiskFull):
-        for _ in range(20):
-            fresh(after)
-            after = after.keep_all()
+        fresh(disk)
+    assert fresh(disk.keep_all()).is_leader
 
 
 # --- the seam -----------------------------------------------------------------------------------------------

@@ -268,7 +268,7 @@ class Node:
             secret=b"s" * 16,
             disk_uuid=b"d" * 16,
             snapshot_log_bytes=40 * 1024,
-            snapshot_commands=150,
+            snapshot_commands=80,
             body_cache_bytes=4 * 1024,
         )
 
@@ -299,6 +299,8 @@ class Node:
         self._cluster.say(f"{self.name} {text}")
         if self._persisting is not None:
             self._cluster.history.unfinished = self._persisting.records[-1].index
+        if self.storage is not None:
+            self._cluster.mark("segment recycled", self.storage.stats().recycled)
         self._life += 1
         self.replica = self.storage = self._persisting = self._job = None
         self._waiting.clear()
@@ -322,8 +324,19 @@ class Node:
     def fill_disk(self) -> None:
         """Somebody else takes all space, for a while."""
         self._cluster.mark("disk full")
-        self.disk.quota_bytes = self.disk.used_bytes + self._crash_draw.choice((0, 4_096, 40_000))
-        self._cluster.at(self._crash_draw.randrange(100, 900) * MS, self.free_disk)
+        room = self._crash_draw.choice((0, 0, 4_096, 40_000))
+        self.disk.quota_bytes = self.disk.used_bytes + room
+        long = self._crash_draw.random() < 0.4
+        until_us = self._cluster.now_us + self._crash_draw.randrange(100, 3_000 if long else 500) * MS
+        self._cluster.at(10 * MS, lambda: self._hog(until_us, room))
+
+    def _hog(self, until_us: int, room: int) -> None:
+        """What becomes free meanwhile is taken too; in the end all of it returns."""
+        if self._cluster.now_us >= until_us or not self._restless:
+            self.free_disk()
+        elif self.disk.quota_bytes is not None:
+            self.disk.quota_bytes = min(self.disk.quota_bytes, self.disk.used_bytes + room)
+            self._cluster.at(10 * MS, lambda: self._hog(until_us, room))
 
     def free_disk(self) -> None:
         """The space returns."""
@@ -504,8 +517,6 @@ class Node:
         freed = self.replica.reclaim()
         self._cluster.say(f"{self.name} gives back {freed} segments")
         self._cluster.mark("segment reclaimed", freed)
-        recycled = self.storage.stats().recycled
-        self._cluster.mark("segment recycled", recycled > 0)
 
     def _replenish(self) -> None:
         if self.storage is not None and self._persisting is None and not self.storage.space.pushes_allowed:
@@ -770,7 +781,7 @@ class Cluster:
         node = self._faults.choice(self.nodes)
         kind = self._faults.choice(
             (node.arm_power_loss,) * 6
-            + (node.arm_error, node.fill_disk, node.slow_disk, self._jump)
+            + (node.arm_error, node.fill_disk, node.fill_disk, node.slow_disk, self._jump)
             + ((lambda: node.lose_power("pulled the plug")),) * 2
             + (node.kill, node.stop, self._sleep)
         )

@@ -17,7 +17,7 @@ from walrq import api
 from walrq.errors import Code
 from walrq.queues import commands as c
 from walrq.queues import effects
-from walrq.queues.batch import BACKOFF, DELAYED, LEASED, PARKED, READY, Run
+from walrq.queues.batch import BACKOFF, DELAYED, LEASED, PARKED, READY, Batch, Run
 from walrq.queues.machine import Machine
 from walrq.queues.queue import LIVE_SHIFT, Queue
 
@@ -72,15 +72,14 @@ def _check_queue(m: Machine, queue: Queue, ids: set[int]) -> None:
     in_flight: dict[str, int] = {}
     waiting: dict[str, int] = {}
     for batch in queue.batches():
-        seen: set[int] = set(range(batch.cursor, batch.count)) if batch.fresh else set()
-        counts[READY] += len(seen)
+        stretches = [(run.first, run.last) for run in batch.pieces.values()] if batch.pieces else []
         if batch.fresh:
-            lanes[batch.priority] = lanes.get(batch.priority, 0) + len(seen)
-        for first, run in (batch.pieces or {}).items():
+            number = batch.count - batch.cursor
+            stretches.append((batch.cursor, batch.count - 1))
+            counts[READY] += number
+            lanes[batch.priority] = lanes.get(batch.priority, 0) + number
+        for run in batch.pieces.values() if batch.pieces else ():
             number = run.last - run.first + 1
-            offsets = range(run.first, run.last + 1)
-            promise("Conservation", first == run.first and not seen & set(offsets), "two places", queue.name, run)
-            seen.update(offsets)
             counts[run.state] += number
             if run.state == LEASED:
                 assert run.lease is not None
@@ -91,18 +90,29 @@ def _check_queue(m: Machine, queue: Queue, ids: set[int]) -> None:
             elif run.group is not None and run.state in (LEASED, BACKOFF):
                 into = in_flight if run.state == LEASED else waiting
                 into[run.group] = into.get(run.group, 0) + number
-        promise("Conservation", len(seen) == batch.live > 0, "live", queue.name, batch.seq, seen, batch.live)
-        for offset in seen:
-            identifier = batch.id_of(queue.uid, offset)
-            promise("Conservation", identifier not in ids, "an id twice", identifier, queue.name)
-            ids.add(identifier)
-            size += batch.bytes_of(offset, offset)
+        size += _check_batch(queue, batch, stretches, ids)
     facts = (queue.ready, queue.delayed, queue.leased, queue.parked)
     counted = (counts[READY], counts[DELAYED] + counts[BACKOFF], counts[LEASED], counts[PARKED])
     promise("Conservation", facts == counted, "counters", queue.name, facts, counted)
     promise("Conservation", queue.bytes == size, "bytes", queue.name, queue.bytes, size)
     _check_leases(m, queue, held)
     _check_lanes(queue, lanes, in_flight, waiting)
+
+
+def _check_batch(queue: Queue, batch: Batch, stretches: list[tuple[int, int]], ids: set[int]) -> int:
+    """Each message of a batch is in one place, and nowhere else in the machine; the bytes of all."""
+    size = number = 0
+    next_free = 0
+    known = len(ids)
+    for first, last in sorted(stretches):
+        promise("Conservation", next_free <= first <= last, "two places", queue.name, batch.seq, stretches)
+        next_free = last + 1
+        number += last - first + 1
+        size += batch.bytes_of(first, last)
+        ids.update(range(batch.id_of(queue.uid, first), batch.id_of(queue.uid, last) + 1))
+    promise("Conservation", number == batch.live > 0, "live", queue.name, batch.seq, stretches, batch.live)
+    promise("Conservation", len(ids) == known + number, "an id twice", queue.name, batch.seq)
+    return size
 
 
 def _check_leases(m: Machine, queue: Queue, held: dict[int, list[Run]]) -> None:
