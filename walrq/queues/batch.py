@@ -15,6 +15,8 @@ Nothing here decides anything; `queue.py` moves runs, `machine.py` says when.
 from __future__ import annotations
 
 import enum
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
 from typing import Final
 
 from walrq.api import Attempt
@@ -179,7 +181,11 @@ class Run:
 
 
 class Lease:
-    """What one receipt names: offsets first .. first + count - 1 of a batch; `runs` are those still outstanding."""
+    """What one receipt names: offsets first .. first + count - 1 of a batch.
+
+    `runs` are those still outstanding, by offset: there may be thousands after a worker settled every other message,
+    so they are found by bisection.
+    """
 
     __slots__ = ("batch", "count", "fence", "first", "number", "runs", "worker")
 
@@ -193,3 +199,33 @@ class Lease:
         self.fence = fence
         self.worker = worker
         self.runs: list[Run] = []
+
+    def add(self, run: Run) -> None:
+        """One more outstanding run."""
+        runs = self.runs
+        if runs and runs[-1].first > run.first:
+            insort(runs, run, key=_first)
+        else:
+            runs.append(run)
+
+    def remove(self, run: Run) -> None:
+        """It is outstanding no more."""
+        runs = self.runs
+        if runs[-1] is run:
+            runs.pop()
+        else:
+            del runs[bisect_left(runs, run.first, key=_first)]
+
+    def overlapping(self, low: int, high: int) -> Iterator[Run]:
+        """Outstanding runs with a message in low .. high (offsets within the batch)."""
+        runs = self.runs
+        for position in range(max(0, bisect_right(runs, low, key=_first) - 1), len(runs)):
+            run = runs[position]
+            if run.first > high:
+                return
+            if run.last >= low:
+                yield run
+
+
+def _first(run: Run) -> int:
+    return run.first

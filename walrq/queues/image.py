@@ -386,7 +386,7 @@ def _restore_run(queue: Queue, run: Run, state: int, deadline: int, lease: Lease
         assert lease is not None
         queue.leased += number
         run.lease = lease
-        lease.runs.append(run)
+        lease.add(run)
         if group is not None:
             group.in_flight += number
     elif state == PARKED:

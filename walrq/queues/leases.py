@@ -136,14 +136,13 @@ def select(m: Machine, queue: Queue, target: commands.Target) -> tuple[int, list
         return _INVALID, []
     stretches: list[tuple[Run, int, int]] = []
     found = 0
-    by_offset = sorted((run for run in lease.runs if run.deadline > now), key=lambda run: run.first)
     for low, high in wanted:
         low += lease.first
         high += lease.first
-        for run in by_offset:
-            first = max(low, run.first)
-            last = min(high, run.last)
-            if first <= last:
+        for run in lease.overlapping(low, high):
+            if run.deadline > now:
+                first = max(low, run.first)
+                last = min(high, run.last)
                 stretches.append((run, first, last))
                 found += last - first + 1
     if found != sum(high - low + 1 for low, high in wanted):
@@ -166,13 +165,14 @@ def _union(ranges: Iterable[api.Range]) -> list[api.Range]:
 
 def _carved(queue: Queue, stretches: list[tuple[Run, int, int]]) -> Iterable[Run]:
     """Each stretch as a limbo run, in order of offset."""
+    behind = 0
     for run, first, last in stretches:
         if run.state != LEASED:
-            # An earlier stretch was carved out of it: find the rest that holds this one.
-            pieces = run.batch.pieces
-            assert pieces is not None
-            run = next(piece for piece in pieces.values() if piece.first <= first and last <= piece.last)
+            # The stretch before was carved out of it: the rest begins right behind.
+            assert run.batch.pieces is not None
+            run = run.batch.pieces[behind]
         yield queue.carve(run, first, last)
+        behind = last + 1
 
 
 def settle(m: Machine, command: commands.Settle) -> api.Settled:
@@ -276,7 +276,7 @@ def die(m: Machine, queue: Queue, run: Run, reason: str) -> None:
 def expire(m: Machine, queue: Queue, lease: Lease) -> None:
     """Sweep the runs of a lease that are over: each counts as an attempt."""
     now = m.now
-    for run in sorted((run for run in lease.runs if run.deadline <= now), key=lambda run: run.first):
+    for run in [run for run in lease.runs if run.deadline <= now]:
         queue.withdraw(run)
         remember(run, Attempt(m.wall, "expired", lease.worker))
         # inv: Bound
@@ -295,7 +295,7 @@ def release_all(m: Machine, uid: int, number: int) -> None:
     lease = queue.leases.get(number) if queue is not None else None
     if queue is None or lease is None:
         return
-    for run in sorted(lease.runs, key=lambda run: run.first):
+    for run in list(lease.runs):
         if run.deadline > m.now:
             queue.withdraw(run)
             come_back(m, queue, run)
@@ -322,9 +322,13 @@ def touch(m: Machine, command: commands.Touch) -> api.Touched:
             continue
         lease = queue.leases[target.lease]
         ends = []
+        behind = 0
+        moved = False
         for run, first, last in stretches:
             if run.state != LEASED:
-                run = next(part for part in lease.runs if part.first <= first and last <= part.last)
+                assert run.batch.pieces is not None
+                run = run.batch.pieces[behind]
+            behind = last + 1
             # inv: NotEarly
             if run.deadline < deadline:
                 if (first, last) != (run.first, run.last):
@@ -335,7 +339,9 @@ def touch(m: Machine, command: commands.Touch) -> api.Touched:
                 else:
                     queue.mark(run.batch.seq >> PAGE_SHIFT)
                     run.deadline = deadline
-                m.lease_timers.add(deadline, queue.uid, LEASE_ENDS, lease.number, lease)
+                moved = True
             ends.append(max(run.deadline, deadline))
+        if moved:
+            m.lease_timers.add(deadline, queue.uid, LEASE_ENDS, lease.number, lease)
         remaining.append(min(ends) - m.now)
     return api.Touched(tuple(codes), tuple(remaining))

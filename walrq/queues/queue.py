@@ -460,7 +460,7 @@ class Queue:
         run.state = LEASED
         run.deadline = deadline_ms
         run.lease = lease
-        lease.runs.append(run)
+        lease.add(run)
         number = run.last - run.first + 1
         self.leased += number
         if run.group is not None:
@@ -482,7 +482,7 @@ class Queue:
             lease = run.lease
             assert lease is not None
             run.lease = None
-            lease.runs.remove(run)
+            lease.remove(run)
             if not lease.runs:
                 del self.leases[lease.number]
                 self.tally.leases -= 1
@@ -559,7 +559,7 @@ class Queue:
         elif state == LEASED:
             self.leased -= number
             assert run.lease is not None
-            run.lease.runs.remove(run)
+            run.lease.remove(run)
             if group is not None:
                 group.in_flight -= number
         elif state == PARKED:
@@ -590,7 +590,7 @@ class Queue:
             assert lease is not None
             self.leased += number
             run.lease = lease
-            lease.runs.append(run)
+            lease.add(run)
             if group is not None:
                 group.in_flight += number
         elif state == PARKED:
