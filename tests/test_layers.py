@@ -76,7 +76,7 @@ LAYERS: dict[str, Layer] = {
     "walrq.daemon": Layer(
         walrq=PURE_MODULES
         | {"walrq", "walrq.replica", "walrq.raft", "walrq.queues", "walrq.storage", "walrq.protocol"},
-        third_party=frozenset({"attrs", "trio", "trio_websocket"}),
+        third_party=frozenset({"attrs", "trio", "trio_websocket", "outcome"}),
         forbidden=frozenset({"asyncio", "random"}),
         may_await=True,
     ),

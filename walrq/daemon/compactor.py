@@ -77,7 +77,8 @@ class Compactor:
         is noticed.
         """
         if self._job is None:
-            self._job = await self._begin()
+            await trio.lowlevel.checkpoint()
+            self._job = self._replica.begin_snapshot()
         job = self._job
         if job is None:
             return True
@@ -85,6 +86,9 @@ class Compactor:
             while job.step():
                 await trio.to_thread.run_sync(job.write)
             await trio.to_thread.run_sync(job.write)
+            if self._storage.durable_index < job.index:
+                # Under a weak policy what is applied may be ahead of the disk; a snapshot may not.
+                await self._driver.persister.call(self._storage.sync)
             await trio.to_thread.run_sync(job.finish)
         except DiskFull as error:
             log.warning("snapshot_given_up %s", error.text)
@@ -99,14 +103,3 @@ class Compactor:
         if freed:
             log.info("segments_reclaimed count=%d", freed)
         return True
-
-    async def _begin(self) -> SnapshotJob | None:
-        if self._storage.durable_index >= self._replica.applied_index:
-            await trio.lowlevel.checkpoint()
-            return self._replica.begin_snapshot()
-        # Under a weak policy what is applied may be ahead of the disk, and a snapshot may not. Nothing may be
-        # written between the sync and the moment that the snapshot shows, so the event loop waits for this
-        # one.
-        async with self._driver.persisting:
-            self._storage.sync()
-            return self._replica.begin_snapshot()

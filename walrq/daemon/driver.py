@@ -4,8 +4,8 @@
 
 Group commit needs no component: the batch is what was proposed while the last persist ran. With a policy that
 syncs, persist runs in a thread and the event loop goes on reading; under `never` it is one buffered write and
-runs here. One persist at a time, and whatever else writes to the log (the interval's sync, the settling of an
-idle log) takes the same limiter.
+runs here. One persist at a time: whatever else writes to the log (the interval's sync, the settling of an idle
+log) goes through the same thread.
 
 A failed write or sync is final: the exception leaves this task and ends the process.
 """
@@ -19,6 +19,7 @@ import trio
 
 from walrq.daemon.broker import Broker
 from walrq.daemon.clock import Clock
+from walrq.daemon.persister import Persister
 from walrq.limits import SLOT_SETTLE_MS
 from walrq.replica import Replica
 from walrq.storage.storage import Storage
@@ -30,19 +31,20 @@ class Driver:
     """See the module.
 
     Attributes:
-        persisting: held by whoever writes to the log now; one at a time.
+        persister: the thread through which everything that writes to the log goes, one call at a time.
         on_turn: called after every turn (the reaper and the compactor look whether they are needed).
     """
 
-    def __init__(self, replica: Replica, storage: Storage, clock: Clock, *, inline: bool) -> None:
-        """`inline`: persist without a thread (nothing is synced)."""
+    def __init__(self, replica: Replica, storage: Storage, clock: Clock, *, inline: bool, settles: bool) -> None:
+        """`inline`: persist without a thread (nothing is synced then); `settles`: an idle log is settled."""
         self._replica = replica
         self._storage = storage
         self._clock = clock
         self._inline = inline
+        self._settles = settles
         self._work = trio.Event()
         self._waiting = False
-        self.persisting = trio.CapacityLimiter(1)
+        self.persister = Persister()
         self.on_turn: list[Callable[[], None]] = []
         self.turns = 0
 
@@ -71,10 +73,10 @@ class Driver:
         batch = replica.take_batch(self._clock.read())
         if batch is None:
             return False
-        if self._inline and not self.persisting.borrowed_tokens:
+        if self._inline and not self.persister.busy:
             replica.persist(batch)
         else:
-            await trio.to_thread.run_sync(replica.persist, batch, limiter=self.persisting)
+            await self.persister.call(replica.persist, batch)
         self.turns += 1
         broker.resolve(replica.complete(batch))
         broker.flush()
@@ -86,10 +88,11 @@ class Driver:
         """Sleep until there is something to write; once idle for a while, let the log settle."""
         self._work = trio.Event()
         self._waiting = True
-        with trio.move_on_after(SLOT_SETTLE_MS / 1000):
-            await self._work.wait()
-        if self._waiting:
-            await trio.to_thread.run_sync(self._storage.settle, limiter=self.persisting)
+        if self._settles:
+            with trio.move_on_after(SLOT_SETTLE_MS / 1000):
+                await self._work.wait()
+            if self._waiting:
+                await self.persister.call(self._storage.settle)
         if self._waiting:
             await self._work.wait()
 
@@ -101,7 +104,7 @@ class Driver:
             if self.turns == synced:
                 await self._wait_for_turn()
             synced = self.turns
-            await trio.to_thread.run_sync(self._storage.sync, limiter=self.persisting)
+            await self.persister.call(self._storage.sync)
 
     async def wait_written(self) -> None:
         """Return when nothing waits to be written."""

@@ -195,7 +195,7 @@ async def open_node(config: Config, *, disk: Disk | None = None, clock: Clock | 
     storage, node_id, replica = await trio.to_thread.run_sync(open_blocking)
     for finding in storage.findings:
         log.warning("storage_finding %s", finding)
-    driver = Driver(replica, storage, clock, inline=config.fsync != "always")
+    driver = Driver(replica, storage, clock, inline=config.fsync != "always", settles=config.fsync != "never")
     broker = Broker(
         replica,
         clock,
@@ -302,6 +302,7 @@ async def _serve_node(node: Node, stop: trio.Event, ready: Callable[[dict[str, A
 
 def start_core(core: trio.Nursery, node: Node) -> None:
     """Start the tasks without which nothing is answered; an exception in any of them leaves `core`."""
+    core.start_soon(node.driver.persister.run, name="persister")
     core.start_soon(node.driver.run, node.broker, name="driver")
     core.start_soon(lambda: ticker.run(node.replica, node.driver, node.clock, voters=1), name="ticker")
     core.start_soon(node.reaper.run, name="reaper")
