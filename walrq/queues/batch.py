@@ -22,6 +22,9 @@ from typing import Final
 from walrq.api import Attempt
 from walrq.ids import message_id
 
+# Below, looking at each piece is as fast as stepping back to the beginning of the one that holds an offset.
+_PIECES_FEW: Final = 64
+
 
 class RunState(enum.IntEnum):
     """Where a run stands. The numbers are stored in images and never change."""
@@ -120,6 +123,16 @@ class Batch:
         self.live = count
         self.pieces: dict[int, Run] | None = None
         self.origin: Origin | None = None
+
+    def piece_at(self, offset: int) -> Run | None:
+        """The piece that holds `offset`: either there are few pieces, or they are short; the shorter walk is taken."""
+        pieces = self.pieces
+        if not pieces:
+            return None
+        if len(pieces) <= _PIECES_FEW:
+            return next((run for run in pieces.values() if run.first <= offset <= run.last), None)
+        first = next((first for first in range(offset, -1, -1) if first in pieces), None)
+        return pieces[first] if first is not None and offset <= pieces[first].last else None
 
     def bytes_of(self, first: int, last: int) -> int:
         """Bytes of offsets first..last, by equal shares of the body."""

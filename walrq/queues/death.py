@@ -179,7 +179,8 @@ def _selected(
 def _taken(queue: Queue, batch: Batch, first: int, last: int) -> Run:
     queue.detach(batch)
     assert batch.pieces is not None
-    run = next(run for run in batch.pieces.values() if run.first <= first and last <= run.last)
+    run = batch.piece_at(first)
+    assert run is not None and last <= run.last
     return queue.carve(run, first, last)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from walrq import api
 from walrq.api import Outcome
-from walrq.ids import id_parts
+from walrq.ids import SEQUENCE_BITS, id_parts
 from walrq.queues import commands
 from walrq.queues.batch import LEASED, PARKED, Batch, Run
 from walrq.queues.leases import come_back
@@ -25,7 +25,7 @@ def _candidates(queue: Queue, identifier: int) -> Iterator[tuple[Batch, int]]:
         batch = queue.find(sequence)
         if batch is not None and batch.origin is None and batch.id_of(uid, sequence - batch.seq) == identifier:
             yield batch, sequence - batch.seq
-    for batch in list(queue.moved_in.values()):
+    for batch in list(queue.moved_in.get(identifier >> SEQUENCE_BITS, {}).values()):
         assert batch.origin is not None
         offset = identifier - batch.origin.first_id
         if 0 <= offset < batch.count:
@@ -37,9 +37,9 @@ def locate(queue: Queue, identifier: int) -> tuple[Run, int] | None:
     for batch, offset in _candidates(queue, identifier):
         if batch.fresh and offset >= batch.cursor:
             queue.detach(batch)
-        for run in (batch.pieces or {}).values():
-            if run.first <= offset <= run.last:
-                return run, offset
+        run = batch.piece_at(offset)
+        if run is not None:
+            return run, offset
     return None
 
 

@@ -21,6 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from walrq.ids import SEQUENCE_BITS
 from walrq.limits import BATCH_MESSAGES_MAX, PAGE_SEQUENCES
 from walrq.queues.batch import (
     BACKOFF,
@@ -119,8 +120,8 @@ class Queue:
         self.leases: dict[int, Lease] = {}
         self.parked_runs: dict[int, Run] = {}
         self.pages: dict[int, dict[int, Batch]] = {}
-        # Batches with an origin, by sequence: found by their kept id.
-        self.moved_in: dict[int, Batch] = {}
+        # Batches with an origin, by sequence, below all of their id but the sequence in it: found by their kept id.
+        self.moved_in: dict[int, dict[int, Batch]] = {}
         # Dead messages in this queue by the name of the queue they died in.
         self.origins: dict[str, int] = {}
         # dedup id -> (end on the lease clock, message id), in order of arrival.
@@ -172,7 +173,7 @@ class Queue:
         self.live_blocks[block] = self.live_blocks.get(block, 0) + 1
         origin = batch.origin
         if origin is not None:
-            self.moved_in[batch.seq] = batch
+            self.moved_in.setdefault(origin.first_id >> SEQUENCE_BITS, {})[batch.seq] = batch
             if origin.queue is not None:
                 self.origins[origin.queue] = self.origins.get(origin.queue, 0) + batch.count
         if batch.expire_ms:
@@ -224,7 +225,10 @@ class Queue:
             else:
                 del self.live_blocks[block]
             if origin is not None:
-                del self.moved_in[batch.seq]
+                moved = self.moved_in[origin.first_id >> SEQUENCE_BITS]
+                del moved[batch.seq]
+                if not moved:
+                    del self.moved_in[origin.first_id >> SEQUENCE_BITS]
 
     def burn(self, batch: Batch, first: int, last: int) -> None:
         """Messages first..last of a batch not yet placed are not stored (dedup hits)."""
