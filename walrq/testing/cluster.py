@@ -290,7 +290,11 @@ class Node:
 
     def stop(self) -> None:
         """An orderly end, when nothing is being written."""
-        if self._persisting is None and self._job is None and self.replica is not None:
+        if self._persisting is None and self._job is None:
+            self._guarded(self._close)
+
+    def _close(self) -> None:
+        if self.replica is not None:
             self.replica.close()
             self._cluster.mark("clean stop")
             self._end("stops", lossy=False)
