@@ -27,6 +27,8 @@ from walrq.storage.storage import Storage
 from walrq.testing.disk import SimDisk
 
 SEGMENT_BYTES = 16 * 1024
+# A refused batch comes again once, without its pushes.
+TURNS_MAX = 4
 ROT = frozenset({Verdict.DAMAGED, Verdict.METADATA, Verdict.MISSING})
 CONFIG = ReplicaConfig(
     node_id="n1", cluster_id="cluster", secret=b"s" * 16, disk_uuid=b"d" * 16, body_cache_bytes=2_000
@@ -130,10 +132,13 @@ class Desk:
             else:
                 tickets.append(self.replica.propose(c.Tagged(command, self.session, self.sequence, self.sequence)))
         answers: dict[int, effects.Result] = {}
-        while self.replica.has_work:
+        for _ in range(TURNS_MAX):
+            if not self.replica.has_work:
+                break
             batch = self.take()
             self.replica.persist(batch)
             answers |= dict(self.complete(batch).results)
+        assert not self.replica.has_work, "something comes again for ever"
         return [answers[ticket] for ticket in tickets]
 
     # --- steps ----------------------------------------------------------------------------------------------

@@ -69,20 +69,23 @@ def test_a_push_is_refused_and_what_gathered_with_it_comes_again() -> None:
 
 
 def test_what_gathers_behind_a_refused_entry_keeps_its_place() -> None:
-    """Order of proposals is order of answers, also through a refusal."""
+    """Order of proposals is order of answers, and each answer is the right one, also through a refusal."""
     _, desk = full_desk()
     fill(desk)
     replica = desk.replica
     first = replica.propose(c.Tagged(PUSH))
     second = replica.propose(c.Tagged(c.Lease(("q",), 1, 1_000, 0, None)))
     batch = desk.take()
-    third = replica.propose(c.Tagged(c.Lease(("q",), 1, 1_000, 0, None)))
+    third = replica.propose(c.Tagged(c.DeleteQueue("q")))
     replica.persist(batch)
 
     assert [first] == [ticket for ticket, _ in desk.complete(batch).results]
     batch = desk.take()
     replica.persist(batch)
-    assert [second, third] == [ticket for ticket, _ in desk.complete(batch).results]
+    (_, granted), (_, deleted) = results = desk.complete(batch).results
+    assert [second, third] == [ticket for ticket, _ in results]
+    assert isinstance(granted, effects.Granted) and granted.runs
+    assert isinstance(deleted, api.Done)
 
 
 def test_when_even_the_reserve_is_used_up_everything_is_refused_at_once() -> None:
