@@ -112,13 +112,16 @@ def test_a_hydrate_that_comes_twice_changes_nothing() -> None:
     """A new leader may propose what the old one had proposed."""
     bench, node = windowed()
     bench.push(payloads=4)
-    second = bench.ids(payloads=2)
+    second, third = bench.ids(payloads=2), bench.ids(payloads=2)
     bench.take(limit=100)
     node.keep(bench.machine.take_effects())
-    (command,) = node.hydrate()
+    (whole,) = node.hydrate()
+    assert isinstance(whole.command, c.Hydrate)
+    part = attrs.evolve(whole.command, batches=whole.command.batches[:1])
 
-    assert [api.Done(2), api.Done(0)] == [bench.do(command.command) for _ in range(2)]
-    assert second == bench.take(limit=100)
+    assert [api.Done(2), api.Done(0)] == [bench.do(part) for _ in range(2)]
+    assert [api.Done(2), api.Done(0)] == [bench.do(whole.command) for _ in range(2)]
+    assert [*second, *third] == bench.take(limit=100)
 
 
 @pytest.mark.parametrize("command", [c.PurgeQueue("q"), c.DeleteQueue("q")])
