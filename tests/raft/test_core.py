@@ -107,6 +107,21 @@ def test_entries_of_earlier_terms_are_committed_only_with_one_of_the_own() -> No
     assert raft.commit_index == 13
 
 
+def test_a_majority_that_holds_an_earlier_term_commits_nothing() -> None:
+    """LeaderCompleteness, thesis figure 3.7: only an entry of the own term is committed by counting."""
+    raft = Raft("a", {"a", "b", "c"}, HardState(3, "a"), Tail(12, 3))
+    raft.campaign()
+    raft._votes = {"a", "b"}
+    raft._count_votes()
+    raft._match["b"] = 12
+    raft._advance_commit()
+    assert raft.is_leader and raft.commit_index == 0
+
+    raft._match["b"] = 13
+    raft.persisted(raft.take_ready())
+    assert raft.commit_index == 13
+
+
 def test_a_leader_counts_itself_only_after_its_own_sync() -> None:
     """AckedDurable: an appended entry is not a durable one."""
     raft = leading()
