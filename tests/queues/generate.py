@@ -335,6 +335,10 @@ def tag(draw: Draw, known: Known, command: c.Command) -> c.Tagged:
 def again(draw: Draw, known: Known) -> c.Tagged | None:
     """A request that was sent before, word for word, or None when there is none."""
     sent = [tagged for session in known.sessions for tagged in known.sent.get(session, [])]
+    polls = [tagged for tagged in sent if isinstance(tagged.command, c.Lease)]
+    if polls and draw.chance(50):
+        # A poll's answer depends on what became of its leases: the retry worth most.
+        return draw.pick(polls)
     return draw.pick(sent) if sent else None
 
 
@@ -348,6 +352,6 @@ def step(draw: Draw) -> tuple[int, int]:
 
 def tagged_command(draw: Draw, known: Known) -> c.Tagged:
     """Any command, or a retry."""
-    if draw.chance(5) and (retry := again(draw, known)) is not None:
+    if draw.chance(8) and (retry := again(draw, known)) is not None:
         return retry
     return tag(draw, known, draw.pick(MAKERS)(draw, known))

@@ -63,6 +63,20 @@ def test_a_retried_poll_names_what_it_no_longer_holds(bench: Bench) -> None:
     assert () == bench.do(lease(bench), session, 1).runs
 
 
+def test_a_retried_poll_names_no_lease_that_is_over_but_not_swept() -> None:
+    """Exclusive: a stamp too busy to sweep it must not hand it out again as held."""
+    bench = Bench(Bounds(expire_per_entry=1))
+    session = bench.session()
+    bench.push("busy")
+    bench.lease("busy", visibility_ms=50)
+    bench.push()
+    (run,) = bench.do(lease(bench, visibility_ms=100), session, 1).runs
+    bench.wait(100)
+    again = bench.do(lease(bench), session, 1)
+
+    assert ((), [(run.uid, run.lease)]) == (again.runs, [(t.uid, t.lease) for t in again.ended])
+
+
 def test_a_retried_settle_answers_as_the_first_time(bench: Bench) -> None:
     """Not with ReceiptExpired, though the receipt is spent."""
     session = bench.session()
