@@ -94,7 +94,7 @@ ENTRY_BYTES_TARGET: Final = 4 * MIB
 ENTRY_COMMANDS_MAX: Final = 4_096
 # A snapshot is forced by log bytes or by commands since the last one, so that a restart replays a bounded tail.
 SNAPSHOT_LOG_BYTES: Final = 256 * MIB
-SNAPSHOT_COMMANDS: Final = 200_000
+SNAPSHOT_COMMANDS: Final = 50_000
 BODY_CACHE_BYTES: Final = 32 * MIB
 SLOT_SETTLE_MS: Final = 50
 
