@@ -34,7 +34,7 @@ from walrq.limits import (
     WORKER_NAME_BYTES_MAX,
 )
 from walrq.protocol import fields
-from walrq.protocol.codec import Decoder, check_plain, encode, packed
+from walrq.protocol.codec import UINT32_LE_TAG, Decoder, check_plain, encode, packed
 from walrq.protocol.fields import UINT64_MAX
 
 Item: TypeAlias = Sequence[Any]
@@ -82,8 +82,93 @@ def _uints(value: object, field: str, items_max: int, most: int) -> tuple[int, .
     return tuple([fields.uint(each, field, most) for each in fields.array(value, field, items_max)])
 
 
+# Polled with one run without group and headers, spelled out because it answers nearly every poll. In front of
+# the queue's name: array(6), kind 2, id, parked and visibility as uint32, array(1), array(18). Behind it:
+# receipt, count as uint32, first id, delivery and attempts as uint32, fence as uint64 and uint32, priority as
+# uint8, pushed as uint64, null, base as uint32. At the end: header base 0, null, null, false, array(0).
+_POLLED: Final = struct.Struct(">BBBIBIBIBBBB")
+_RUN: Final = struct.Struct(f">B{RECEIPT_BYTES}sBIBQQBIBIBQBIBBBQBBI")
+_RUN_END: Final = bytes((0, 0xF6, 0xF6, 0xF4, 0x80))
+# A byte string with its length as uint32; the same behind tag 70.
+_OCTETS: Final = struct.Struct(">BI")
+_TYPED: Final = struct.Struct(">BBBI")
+
+
 def _write_polled(identifier: int, reply: api.Polled) -> bytes:
+    if len(reply.runs) == 1 and not reply.ended:
+        run = reply.runs[0]
+        if (
+            run.group is None
+            and run.headers is None
+            and run.header_ends is None
+            and not run.header_base
+            and not run.lost
+            and len(run.receipt) == RECEIPT_BYTES
+        ):
+            try:
+                return _pack_polled(identifier, reply, run)
+            except struct.error:
+                pass  # a number beyond the width it mostly has
     return encode((2, identifier, reply.parked_ms, reply.visibility_ms, [*map(_flat_run, reply.runs)], reply.ended))
+
+
+def _pack_polled(identifier: int, reply: api.Polled, run: api.Delivered) -> bytes:
+    """
+    Raises:
+        struct.error: a number does not fit the width it has here.
+    """
+    name = run.queue.encode()
+    ends = run.ends
+    payloads = run.payloads
+    first = run.first_id
+    index, ordinal = run.fence
+    return b"".join(
+        (
+            _POLLED.pack(
+                0x86,
+                2,
+                0x1A,
+                identifier,
+                0x1A,
+                reply.parked_ms,
+                0x1A,
+                reply.visibility_ms,
+                0x81,
+                0x80 + _RUN_FIELDS,
+                0x78,
+                len(name),
+            ),
+            name,
+            _RUN.pack(
+                0x40 + RECEIPT_BYTES,
+                run.receipt,
+                0x1A,
+                run.count,
+                0x50,
+                first >> 64,
+                first & UINT64_MAX,
+                0x1A,
+                run.delivery,
+                0x1A,
+                run.attempts,
+                0x1B,
+                index,
+                0x1A,
+                ordinal,
+                0x18,
+                run.priority,
+                0x1B,
+                run.pushed_ms,
+                0xF6,
+                0x1A,
+                run.base,
+            ),
+            b"\xf6" if len(ends) == 4 else _TYPED.pack(0xD8, UINT32_LE_TAG, 0x5A, len(ends)) + ends,
+            _OCTETS.pack(0x5A, len(payloads)),
+            payloads,
+            _RUN_END,
+        )
+    )
 
 
 def _flat_run(run: api.Delivered) -> tuple[Any, ...]:
@@ -225,7 +310,14 @@ def _read_polled(item: Item) -> api.Polled:
     )
 
 
+# One receipt settled in full, spelled out likewise: array(3), kind 3, id as uint32, array(1), 0.
+_SETTLED: Final = struct.Struct(">BBBIBB")
+_ALL_WELL: Final = (0,)
+
+
 def _write_settled(identifier: int, reply: api.Settled) -> bytes:
+    if reply.codes == _ALL_WELL and identifier <= _UINT32_MAX:
+        return _SETTLED.pack(0x83, 3, 0x1A, identifier, 0x81, 0)
     return encode((3, identifier, reply.codes))
 
 
