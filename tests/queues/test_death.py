@@ -442,6 +442,23 @@ def test_move_keeps_attempts_and_delivery(bench: Bench) -> None:
     assert (run.first_id, 2, 1) == (moved.first_id, moved.delivery, moved.attempts)
 
 
+def test_move_keeps_what_the_producer_said_of_attempts_and_life(bench: Bench) -> None:
+    """A message that moves on alive is still the same message: it dies and ends when its producer said."""
+    bench.push(max_attempts=1, ttl_ms=400)
+    bench.do(c.Move("q", "other", 5))
+    (run,) = bench.lease("other")
+    bench.fail(run)
+
+    assert 1 == bench.show("other").dead
+
+    bench.push(ttl_ms=400)
+    bench.do(c.Move("q", "other", 5))
+    bench.wait(401)
+    bench.tick()
+
+    assert 0 == bench.show("other").ready
+
+
 def test_move_leaves_leased_and_delayed_messages(bench: Bench) -> None:
     """They are not a poll's to take."""
     bench.push(payloads=2)

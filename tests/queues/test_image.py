@@ -182,3 +182,17 @@ def test_replaying_the_log_gives_the_same_pages(seed: int) -> None:
 
         assert replayed.apply(index, stamp, entry) == loaded.apply(index, stamp, entry)
     assert image.full_pages(pair.machine) == image.full_pages(replayed) == image.full_pages(loaded)
+
+
+def test_a_life_that_ended_before_the_image_sets_no_timer_again(bench: Bench) -> None:
+    """A replica loaded from an image waits for the same deadlines as one that never stopped."""
+    bench.push(payloads=2, ttl_ms=100)
+    bench.lease(limit=1)
+    bench.wait(500)
+    bench.tick()
+    loaded = image.load(list(image.full_pages(bench.machine).items()))
+
+    assert (0, 0, 1, 0) == bench.counts()
+    assert bench.machine.next_wall_deadline() is None
+    assert loaded.next_wall_deadline() is None
+    assert bench.machine.next_lease_deadline() == loaded.next_lease_deadline()

@@ -89,11 +89,20 @@ def _moved_batch(queue: Queue, run: Run, target: Queue, origin: Origin) -> Batch
     return batch
 
 
-def transfer(m: Machine, queue: Queue, run: Run, target: Queue, origin: Origin, *, attempts: int = 0) -> None:
-    """A limbo run of `queue` becomes a batch of its own at the end of `target`, ready at once."""
+def transfer(m: Machine, queue: Queue, run: Run, target: Queue, origin: Origin, *, moved_on: bool = False) -> None:
+    """A limbo run of `queue` becomes a batch of its own at the end of `target`, ready at once.
+
+    `moved_on`: still alive, so its attempts and what its producer said of attempts and time to live go with it.
+    """
     batch = _moved_batch(queue, run, target, origin)
-    if target.settings.retention_ms is not None:
-        batch.expire_ms = m.wall + target.settings.retention_ms
+    attempts = run.attempts if moved_on else 0
+    ends = [m.wall + target.settings.retention_ms] if target.settings.retention_ms is not None else []
+    if moved_on:
+        batch.max_attempts = run.batch.max_attempts
+        if run.batch.expire_ms:
+            ends.append(run.batch.expire_ms)
+    if ends:
+        batch.expire_ms = min(ends)
     target.add_batch(batch)
     if run.group is None and not attempts:
         target.put_fresh(batch)

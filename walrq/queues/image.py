@@ -438,7 +438,12 @@ def _restore_batch(queue: Queue, raw: Any, m: Machine) -> None:
     if raw[13] is not None:
         first_id, delivery, name, reason, died_ms, history = raw[13]
         batch.origin = Origin(first_id, delivery, name, reason, died_ms, _open_attempts(history))
+    expire_ms = batch.expire_ms
+    if expire_ms <= m.wall and not batch.fresh and all(row[6] == LEASED for row in raw[14]):
+        # Its time to live was over before the image: the timer is gone, what is leased goes when it comes back.
+        batch.expire_ms = 0
     queue.add_batch(batch)
+    batch.expire_ms = expire_ms
     live = batch.count - batch.cursor if batch.fresh else 0
     for row in raw[14]:
         live += row[1] - row[0] + 1

@@ -293,7 +293,7 @@ def move(m: Machine, command: commands.Move) -> api.Moved:
     def place(run: Run) -> None:
         taken.append(run)
         origin = Origin(run.batch.id_of(source.uid, run.first), run.delivery)
-        death.transfer(m, source, run, into, origin, attempts=run.attempts)
+        death.transfer(m, source, run, into, origin, moved_on=True)
 
     moved = source.take(min(command.limit, source.takeable()), POLL_BYTES_MAX, place)
     return api.Moved(moved, source.takeable() > 0)

@@ -377,18 +377,25 @@ class Model:
         queue.messages[message.sequence] = message
         queue.place(message.lane)
 
-    def _transfer(self, source: Queue, message: Message, target: Queue, *, attempts: int = 0) -> None:
-        """Append to another queue, ready, behind everything. Its batch's word on life and attempts ends."""
+    def _transfer(self, source: Queue, message: Message, target: Queue, *, moved_on: bool = False) -> None:
+        """Append to another queue, ready, behind everything.
+
+        Its producer's word on life and attempts goes with a message that moves on alive, and ends with a death.
+        """
         source.messages.pop(message.sequence)
         source.place(message.lane)
         message.sequence = message.order = target.next_sequence()
         message.state = READY
-        message.attempts = attempts
-        if attempts == 0:
+        ends = [] if target.settings["retention_ms"] is None else [self._wall_ms + target.settings["retention_ms"]]
+        if moved_on:
+            if message.expire_ms is not None:
+                ends.append(message.expire_ms)
+        else:
+            message.attempts = 0
+            message.max_attempts = None
+        if message.attempts == 0:
             message.history = ()
-        message.max_attempts = None
-        retention = target.settings["retention_ms"]
-        message.expire_ms = None if retention is None else self._wall_ms + retention
+        message.expire_ms = min(ends) if ends else None
         target.messages[message.sequence] = message
         target.place(message.lane)
 
@@ -740,7 +747,7 @@ class Model:
         for message in taken:
             source.end_turn(message.lane)
             self._without_story(message)
-            self._transfer(source, message, target, attempts=message.attempts)
+            self._transfer(source, message, target, moved_on=True)
         return api.Moved(len(taken), bool(source.rings) and source.next_turn() is not None)
 
     def _turns_without_leasing(self, queue: Queue) -> Iterator[Message]:
