@@ -42,6 +42,7 @@ from walrq.protocol.handshake import (
 )
 from walrq.protocol.replies import encode_reply
 from walrq.protocol.requests import ID, Incoming, open_envelope, read_request
+from walrq.protocol.shortcut import read_common, remember
 
 
 class ServerState(enum.Enum):
@@ -152,26 +153,22 @@ class ServerConnection:
         if state is ServerState.CLOSED:
             return events
         frames = self.frames
-        decode = self._decoder.decode
         in_flight = self._in_flight
         for body in frames.feed(data):
             if state is ServerState.OPEN:
-                try:
-                    item = open_envelope(decode(body))
-                    identifier: int = item[ID]
-                    if identifier in in_flight:
-                        raise RemoteProtocolError(f"request id {identifier} is still in flight", id=identifier)
-                except ProtocolError as error:
-                    return self._fail(error, events)
-                try:
-                    incoming = read_request(item, len(body))
-                    if incoming.sequence is not None and self.session is None:
-                        raise InvalidArgument("a sequence needs a session: this connection has none", field="sequence")
-                except RequestError as refusal:
-                    events.append(self._refuse(identifier, to_failed(refusal)))
-                else:
-                    in_flight.add(identifier)
-                    events.append(incoming)
+                incoming = read_common(body)
+                if (
+                    incoming is None
+                    or incoming.id in in_flight
+                    or (incoming.sequence is not None and self.session is None)
+                ):
+                    incoming = self._read(body, events)
+                    if incoming is None:
+                        if self.state is ServerState.CLOSED:
+                            return events
+                        continue
+                in_flight.add(incoming.id)
+                events.append(incoming)
             elif state is ServerState.HELLO:
                 self._on_hello(body, events)
                 state = self.state
@@ -270,6 +267,27 @@ class ServerConnection:
         self._move(ServerState.CLOSED)
         events.append(Closed(error))
         return events
+
+    def _read(self, body: bytes, events: list[Event]) -> Incoming | None:
+        """The request in `body`, read the long way; None when it was refused, or was the connection's end."""
+        try:
+            item = open_envelope(self._decoder.decode(body))
+            identifier: int = item[ID]
+            if identifier in self._in_flight:
+                raise RemoteProtocolError(f"request id {identifier} is still in flight", id=identifier)
+        except ProtocolError as error:
+            self._fail(error, events)
+            return None
+        try:
+            incoming = read_request(item, len(body))
+            if incoming.sequence is not None and self.session is None:
+                raise InvalidArgument("a sequence needs a session: this connection has none", field="sequence")
+        except RequestError as refusal:
+            events.append(self._refuse(identifier, to_failed(refusal)))
+            return None
+        if type(incoming.request) is api.Poll:
+            remember(body, incoming.request)
+        return incoming
 
     def _refuse(self, identifier: int, failed: api.Failed) -> BadRequest:
         self._send(encode_reply(identifier, failed))
