@@ -442,6 +442,19 @@ def test_move_keeps_attempts_and_delivery(bench: Bench) -> None:
     assert (run.first_id, 2, 1) == (moved.first_id, moved.delivery, moved.attempts)
 
 
+@pytest.mark.parametrize("dlq", [None, "none"])
+def test_a_dead_message_tells_how_many_attempts_it_had(bench: Bench, dlq: str | None) -> None:
+    """Where it lies now attempts start afresh; whoever asks why it died wants the ones before."""
+    bench.set(dlq=dlq, max_deliveries=2)
+    bench.push()
+    for _ in range(2):
+        (run,) = bench.lease()
+        bench.fail(run, delay_ms=0)
+    bench.restart()
+
+    assert [2] == [message.attempts for message in bench.dead()]
+
+
 def test_move_keeps_what_the_producer_said_of_attempts_and_life(bench: Bench) -> None:
     """A message that moves on alive is still the same message: it dies and ends when its producer said."""
     bench.push(max_attempts=1, ttl_ms=400)

@@ -47,7 +47,9 @@ def bury(m: Machine, queue: Queue, run: Run, reason: str) -> None:
         except WalrqError:
             # No room for another queue: parked, visible, never dropped.
             target = None
-    origin = Origin(run.batch.id_of(queue.uid, run.first), run.delivery, queue.name, reason, m.wall, run.history)
+    origin = Origin(
+        run.batch.id_of(queue.uid, run.first), run.delivery, queue.name, reason, m.wall, run.history, run.attempts
+    )
     if target is None:
         park(m, queue, run, origin)
         return
@@ -259,6 +261,7 @@ def flow(m: Machine, budget: int) -> None:
                 origin.reason,
                 origin.died_ms,
                 origin.history,
+                origin.attempts,
             )
             queue.withdraw(run)
             transfer(m, queue, run, target, kept)

@@ -115,6 +115,7 @@ def _batch(batch: Batch) -> list[Any]:
             origin.reason,
             origin.died_ms,
             _attempts(origin.history),
+            origin.attempts,
         ),
         [_run(pieces[first]) for first in sorted(pieces)] if pieces else [],
     ]
@@ -436,8 +437,8 @@ def _restore_batch(queue: Queue, raw: Any, m: Machine) -> None:
     batch.cursor = raw[11]
     batch.fresh = raw[12]
     if raw[13] is not None:
-        first_id, delivery, name, reason, died_ms, history = raw[13]
-        batch.origin = Origin(first_id, delivery, name, reason, died_ms, _open_attempts(history))
+        first_id, delivery, name, reason, died_ms, history, attempts = raw[13]
+        batch.origin = Origin(first_id, delivery, name, reason, died_ms, _open_attempts(history), attempts)
     expire_ms = batch.expire_ms
     if expire_ms <= m.wall and not batch.fresh and all(row[6] == LEASED for row in raw[14]):
         # Its time to live was over before the image: the timer is gone, what is leased goes when it comes back.

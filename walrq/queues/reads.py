@@ -95,7 +95,8 @@ def _seen(m: Machine, queue: Queue, batch: Batch, run: Run, offset: int, state: 
             sequence=batch.seq + offset,
             priority=batch.priority,
             delivery=run.delivery,
-            attempts=run.attempts,
+            # Of a dead message one wants to know how it came to die.
+            attempts=origin.attempts if state == State.DEAD and origin is not None else run.attempts,
             pushed_ms=batch.pushed_ms,
             due_ms=due_ms,
             group=run.group,
