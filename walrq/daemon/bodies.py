@@ -180,6 +180,10 @@ def fill_poll(granted: Granted, secret: bytes, look_up: LookUp) -> Filled:
     Raises:
         Cold: from the look-up.
     """
+    if len(granted.runs) == 1 and not granted.ended:
+        filled = _fill_one(granted, secret, look_up)
+        if filled is not None:
+            return filled
     runs: list[Delivered] = []
     ended = [make_receipt(secret, target.uid, target.lease) for target in granted.ended]
     held: list[Target] = []
@@ -217,6 +221,24 @@ def fill_poll(granted: Granted, secret: bytes, look_up: LookUp) -> Filled:
         held.append(Target(grant.uid, grant.lease))
     polled = Polled(granted.parked_ms, granted.visibility_ms, tuple(runs), tuple(ended))
     return Filled(polled, held, back)
+
+
+def _fill_one(granted: Granted, secret: bytes, look_up: LookUp) -> Filled | None:
+    """The reply of a poll that got one run, as nearly all do; None when something about it is unusual.
+
+    Raises:
+        Cold: from the look-up.
+    """
+    grant = granted.runs[0]
+    try:
+        columns = look_up(grant.index, grant.ordinal)
+    except (Reclaimed, CorruptRecord):
+        return None
+    if columns.headers is not None or len(columns.payloads) > POLL_BYTES_MAX:
+        return None
+    run = _slice(grant, grant.count, columns, make_receipt(secret, grant.uid, grant.lease))
+    polled = Polled(granted.parked_ms, granted.visibility_ms, (run,))
+    return Filled(polled, [Target(grant.uid, grant.lease)], [])
 
 
 def fill_page(seen: Sequence[Seen], following: int, cursor: Callable[[int], int], look_up: LookUp) -> Page:

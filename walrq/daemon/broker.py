@@ -37,7 +37,7 @@ from walrq.limits import IN_FLIGHT_BYTES_MAX
 from walrq.protocol.requests import Incoming
 from walrq.queues import commands, death, reads
 from walrq.queues import settings as queue_settings
-from walrq.queues.effects import Granted, Result, Seen
+from walrq.queues.effects import Result, Seen
 from walrq.queues.machine import not_found
 from walrq.replica import Done, Replica
 
@@ -97,7 +97,9 @@ class Broker:
         self._look_up: LookUp = from_cache(replica)
         self._on_idle: Callable[[], None] | None = None
         # Bound once: made for every request otherwise.
-        self._finish_plain = self._plain
+        self._handlers = {kind: handler.__get__(self) for kind, handler in _HANDLERS.items()}
+        self._handlers[api.Poll] = self.polls.submit
+        self._finish_plain: Callable[[Any, Any], None] = self.answer  # what is no Lease is never Granted
         self._finish_pushed = self._pushed
         self._finish_merged = self._merged
         self._propose = replica.propose
@@ -148,7 +150,7 @@ class Broker:
         try:
             if self.draining and kind is not api.Ping:
                 raise Draining("the node is stopping and takes no new work")
-            _HANDLERS[kind](self, call, request)
+            self._handlers[kind](call, request)
         except WalrqError as error:
             self.counters.refused += 1
             self.answer(call, to_failed(error))
@@ -184,10 +186,6 @@ class Broker:
         self._pending[ticket] = call
         self._wake()
 
-    def _plain(self, call: Call, result: Result) -> None:
-        assert not isinstance(result, Granted), result
-        self.answer(call, result)
-
     # --- push ---------------------------------------------------------------------------------------------
     def _push(self, call: Call, request: api.Push) -> None:
         queue = request.queue
@@ -221,7 +219,7 @@ class Broker:
         delay_ms = settings.delay_ms if request.delay_ms is None else request.delay_ms
         if delay_ms or request.deliver_at_ms is not None or settings.paused or settings.max_in_flight is not None:
             return
-        self.polls.coming(call, queue, columns.count)
+        self.polls.coming(call, queue, len(columns.ends) >> 2)
 
     def _pushed(self, call: Call, result: Result) -> None:
         lane = call.lane
@@ -275,6 +273,14 @@ class Broker:
         `call.merge`.
         """
         secret = self.machine.secret
+        if len(items) == 1:
+            item = items[0]
+            try:
+                uid, lease = open_receipt(secret, item.receipt)
+            except ReceiptInvalid:
+                call.merge = {0: int(Code.RECEIPT_INVALID)}
+                return ()
+            return (commands.Target(uid, lease, item.ranges),)
         targets = []
         for position, item in enumerate(items):
             try:
@@ -295,7 +301,7 @@ class Broker:
             remaining = _merge(result.remaining_ms, dict.fromkeys(call.merge, 0))
             self.answer(call, api.Touched(_merge(result.codes, call.merge), remaining))
         else:
-            self._plain(call, result)
+            self.answer(call, result)  # type: ignore[arg-type]  # never Granted
 
     def _forget(self, call: Call, request: api.Forget) -> None:
         if call.session is None:
@@ -310,7 +316,7 @@ class Broker:
         # A lease that was on its way may have found nothing and parked again in between.
         assert call.session is not None
         self.polls.forget(call.session, call.count)
-        self._plain(call, result)
+        self.answer(call, result)  # type: ignore[arg-type]  # never Granted
 
     # --- other commands -----------------------------------------------------------------------------------
     def _cancel(self, call: Call, request: api.Cancel) -> None:
@@ -485,9 +491,9 @@ def _check_sizes(columns: api.Columns, most: int) -> None:
         start = end
 
 
-_HANDLERS: Final[dict[type, Callable[[Broker, Any, Any], None]]] = {
+# Without api.Poll, which goes to the pollers.
+_HANDLERS: Final[dict[type, Any]] = {
     api.Push: Broker._push,
-    api.Poll: lambda broker, call, request: broker.polls.submit(call, request),
     api.Settle: Broker._settle,
     api.Touch: Broker._touch,
     api.Forget: Broker._forget,

@@ -50,6 +50,7 @@ class Connection:
 
     Attributes:
         peer: the other end's address, for logs.
+        session: the session its requests belong to: the protocol's, kept here because every request asks.
         bytes_in_flight: frame bytes of requests not answered yet.
         unsent: reply bytes made and not taken by the kernel yet.
     """
@@ -71,6 +72,7 @@ class Connection:
         "ending",
         "open",
         "peer",
+        "session",
         "takes_leases",
         "unsent",
         "waiting",
@@ -90,6 +92,7 @@ class Connection:
         self._broker = broker
         self._on_output = on_output
         self.peer = peer
+        self.session: int | None = None
         self.open = True
         self.takes_leases = True
         self.ending = False
@@ -115,37 +118,32 @@ class Connection:
 
     # --- the broker's side --------------------------------------------------------------------------------
     @property
-    def session(self) -> int | None:
-        """The session its requests belong to."""
-        return self._protocol.session
-
-    @property
     def congested(self) -> bool:
         """Unsent replies are at their bound."""
-        self._collect()
-        return self.unsent > SEND_BUFFER_BYTES_MAX
+        return self.unsent + self._protocol.output_bytes > SEND_BUFFER_BYTES_MAX
 
     def reply(self, id: int, reply: api.Reply, size: int) -> None:
         """Answer request `id`; its bytes leave when the front sends next."""
         self.bytes_in_flight -= size
         if self.open:
-            self._say(id, reply)
+            # A mistake of ours in a reply ends this connection, not the one who answers.
+            try:
+                self._protocol.reply(id, reply)
+            except Exception as error:
+                log.exception("reply_failed peer=%s: %s", self.peer, error)
+                self.end()
+            if type(reply) is api.SessionOpened:
+                self.session = self._protocol.session
             self._on_output(self)
 
-    def _say(self, id: int, reply: api.Reply) -> None:
-        """Put a reply into the output. A mistake of ours in it ends this connection, not the one who
-        answers.
-        """
+    def reply_lease(self, id: int, reply: api.Polled, size: int, targets: Sequence[Target]) -> None:
+        """Answer a poll that has no session; `targets` are undone unless the kernel takes the reply whole."""
+        self.bytes_in_flight -= size
         try:
             self._protocol.reply(id, reply)
         except Exception as error:
             log.exception("reply_failed peer=%s: %s", self.peer, error)
             self.end()
-
-    def reply_lease(self, id: int, reply: api.Polled, size: int, targets: Sequence[Target]) -> None:
-        """Answer a poll that has no session; `targets` are undone unless the kernel takes the reply whole."""
-        self.bytes_in_flight -= size
-        self._say(id, reply)
         self._collect()
         self._undelivered.append((self._queued, targets))
         self._on_output(self)
@@ -169,12 +167,14 @@ class Connection:
     def receive(self, data: bytes, now_ms: int) -> None:
         """Handle what the client sent."""
         self._broker.begin_turn()
+        submit = self._broker.submit
         events = self._protocol.receive(data)
         for event in events:
             if type(event) is Incoming:
                 self.bytes_in_flight += event.size
-                self._broker.submit(self, event)
+                submit(self, event)
             elif type(event) is HelloReceived:
+                self.session = self._protocol.session
                 self._deadline_ms = 0
                 log.debug("connection_opened peer=%s client=%s", self.peer, event.hello.client)
             elif type(event) is Closed:

@@ -163,20 +163,29 @@ class Pollers:
     # --- polls ----------------------------------------------------------------------------------------------
     def submit(self, call: PollCall, request: api.Poll) -> None:
         """Lease for a poll, park it, or answer it empty."""
+        broker = self._broker
         call.request = request
         call.parked = call.watched = False
-        call.arrived_ms = self._broker.now_ms()
-        call.arrived_lease_ms = self._broker.lease_ms()
-        call.deadline_ms = call.arrived_ms + request.wait_ms
+        call.arrived_ms = now_ms = broker.now_ms()
+        call.arrived_lease_ms = broker.lease_ms()
+        call.deadline_ms = now_ms + request.wait_ms
         lanes = self._lanes
-        found = []
-        for queue in dict.fromkeys(request.queues):
-            lane = lanes.get(queue)
+        queues = request.queues
+        if len(queues) == 1:
+            lane = lanes.get(queues[0])
             if lane is None:
-                lane = lanes[queue] = Lane(queue)
+                lane = lanes[queues[0]] = Lane(queues[0])
             lane.polls += 1
-            found.append(lane)
-        call.lanes = tuple(found)
+            call.lanes = (lane,)
+        else:
+            found = []
+            for queue in dict.fromkeys(queues):
+                lane = lanes.get(queue)
+                if lane is None:
+                    lane = lanes[queue] = Lane(queue)
+                lane.polls += 1
+                found.append(lane)
+            call.lanes = tuple(found)
         if call.session is not None:
             key = (call.session, call.sequence)
             first = self._session_polls.get(key)
@@ -191,7 +200,8 @@ class Pollers:
         for lane in call.lanes:
             expected = self._expected(lane)
             if expected > 0:
-                self._lease(call, lane, min(request.max_messages, expected))
+                most = request.max_messages
+                self._lease(call, lane, most if most < expected else expected)
                 return
         self._park(call)
 
@@ -337,8 +347,9 @@ class Pollers:
     def _forget_poll(self, call: PollCall) -> None:
         if call.session is not None:
             key = (call.session, call.sequence)
-            if self._session_polls.get(key) is call:
-                del self._session_polls[key]
+            polls = self._session_polls
+            if polls.get(key) is call:
+                del polls[key]
         for lane in call.lanes:
             lane.polls -= 1
             if not lane.polls and not lane.coming:

@@ -96,6 +96,7 @@ class FrameBuffer:
         unpack = LENGTH.unpack_from
         start = 0
         need = _LENGTH_BYTES
+        whole = isinstance(data, bytes)
         while size - start >= _LENGTH_BYTES:
             (length,) = unpack(data, start)
             if not 0 < length <= limit:
@@ -106,8 +107,8 @@ class FrameBuffer:
             if end > size:
                 need = _LENGTH_BYTES + length
                 break
-            if isinstance(data, bytes):
-                frames.append(data[start + _LENGTH_BYTES : end])
+            if whole:
+                frames.append(data[start + _LENGTH_BYTES : end])  # type: ignore[arg-type]  # bytes
             else:
                 # Straight out of the buffer: one copy, not two.
                 frames.append(bytes(memoryview(data)[start + _LENGTH_BYTES : end]))

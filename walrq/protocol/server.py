@@ -54,6 +54,9 @@ class ServerState(enum.Enum):
     CLOSED = "closed"
 
 
+# Looked up for every reply; a member of an enum takes its time to be found.
+_CLOSED: Final = ServerState.CLOSED
+
 TRANSITIONS: Final = {
     ServerState.HELLO: frozenset((ServerState.OPEN, ServerState.CLOSED)),
     ServerState.OPEN: frozenset((ServerState.CLOSING, ServerState.CLOSED)),
@@ -110,12 +113,14 @@ class ServerConnection:
         hello: what the client said, once it is accepted.
         session: the session of this connection: from the Welcome, or from the latest `SessionOpened` reply.
         frames: cuts the input; `frames.partial` > 0 says that a frame has begun and is not complete.
+        output_bytes: how much `take_output` would give.
     """
 
     state: ServerState
     hello: Hello | None
     session: int | None
     frames: FrameBuffer
+    output_bytes: int
     _welcome: Callable[[Hello], Welcome | api.Failed]
     _frame_bytes_max: int
     _decoder: Decoder
@@ -138,6 +143,7 @@ class ServerConnection:
         self._frame_bytes_max = frame_bytes_max
         self._decoder = Decoder()
         self._output = []
+        self.output_bytes = 0
         self._in_flight = set()
         self._goaway = None
 
@@ -203,7 +209,7 @@ class ServerConnection:
             LocalProtocolError: no such request in flight. A reply that cannot be encoded is replaced by an
                 `INTERNAL` error and raised all the same, so that the client is answered and the caller knows.
         """
-        if self.state is ServerState.CLOSED:
+        if self.state is _CLOSED:
             self._in_flight.discard(id)
             return
         try:
@@ -217,8 +223,11 @@ class ServerConnection:
             raise
         if type(reply) is api.SessionOpened:
             self.session = reply.session
-        self._output.append(LENGTH.pack(len(body)))
-        self._output.append(body)
+        size = len(body)
+        output = self._output
+        output.append(LENGTH.pack(size))
+        output.append(body)
+        self.output_bytes += LENGTH.size + size
 
     def send_goaway(self, code: int, text: str) -> None:
         """Tell the client that no further requests are taken; what is in flight may still be answered.
@@ -245,6 +254,7 @@ class ServerConnection:
         if not output:
             return b""
         self._output = []
+        self.output_bytes = 0
         return b"".join(output)
 
     # --- inside ---------------------------------------------------------------------------------------------
@@ -255,6 +265,7 @@ class ServerConnection:
     def _send(self, body: bytes) -> None:
         self._output.append(LENGTH.pack(len(body)))
         self._output.append(body)
+        self.output_bytes += LENGTH.size + len(body)
 
     def _fail(self, error: ProtocolError, events: list[Event]) -> list[Event]:
         """The byte stream cannot be trusted: say so, close."""
@@ -262,6 +273,7 @@ class ServerConnection:
         answer = _FOREIGN_ANSWERS.get(error.details.get("foreign", ""))
         if answer is not None and self.state is ServerState.HELLO:
             self._output.append(answer)
+            self.output_bytes += len(answer)
         else:
             self._send(encode_reply(0, to_failed(error)))
         self._move(ServerState.CLOSED)
