@@ -19,6 +19,9 @@ VENV := .venv
 PY := $(VENV)/bin/python
 # What is imported gets compiled then: no need to compile all of it now.
 PIP_INSTALL := $(PY) -m pip install --quiet --no-compile --disable-pip-version-check
+# pip's editable install is an import hook that is asked last. A script beside a clone called walrq would find that
+# folder first, as an empty namespace; a real entry of sys.path wins over it.
+ON_PATH := $(PY) -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "walrq_checkout.pth").write_text(str(pathlib.Path.cwd()) + "\n")'
 
 help:
 	@sed -n 's/^#   \(make .*\)/\1/p' Makefile
@@ -38,11 +41,13 @@ $(PY):
 $(VENV)/.installed-run: pyproject.toml $(PY)
 	@echo "installing walrq into $(VENV)"
 	@$(PIP_INSTALL) --editable .
+	@$(ON_PATH)
 	@touch $@
 
 $(VENV)/.installed-test: pyproject.toml $(PY)
 	@echo "installing walrq and its test tools into $(VENV)"
 	@$(PIP_INSTALL) --editable '.[test]'
+	@$(ON_PATH)
 	@touch $@ $(VENV)/.installed-run
 
 run: $(VENV)/.installed-run

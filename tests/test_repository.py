@@ -243,3 +243,19 @@ def test_make_help_names_every_target() -> None:
     (phony,) = re.findall(r"^\.PHONY: (.*)$", text, flags=re.MULTILINE)
 
     assert set(phony.split()) - {"help"} == set(re.findall(r"^make (\w+)", shown, flags=re.MULTILINE))
+
+
+def test_a_script_beside_the_clone_finds_the_package(tmp_path: Path) -> None:
+    """A clone is called walrq too: its folder must not hide what it holds."""
+    makefile = (ROOT / "Makefile").read_text()
+    (command,) = re.findall(r"^ON_PATH := \$\(PY\) (.*)$", makefile, re.MULTILINE)
+    assert 2 == makefile.count("\t@$(ON_PATH)\n"), "both installations"
+    (tmp_path / "walrq").symlink_to(ROOT)
+    (tmp_path / "script.py").write_text("import walrq\nprint(walrq.__version__)\n")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv/bin/python"
+    subprocess.run(f'"{python}" {command}', shell=True, cwd=tmp_path / "walrq", check=True)
+
+    ran = subprocess.run([python, "script.py"], cwd=tmp_path, capture_output=True, text=True, env={})
+
+    assert (0, "") == (ran.returncode, ran.stderr)
