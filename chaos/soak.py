@@ -146,6 +146,9 @@ async def _phases(soak: _Run, plan: Plan, arguments: argparse.Namespace) -> bool
             state.stop_producing = True
             await trio.sleep(HEAL_S)
             state.stop_consuming = True
+            if not soak.node.running:
+                # It did not come back: its clients would wait for ever.
+                clients.cancel_scope.cancel()
         state.writer.nemesis("phase", {"name": "drain"})
         # A node that is gone cannot be drained: the run has failed already, and says why in its summary.
         drained = soak.node.running and await drain(plan, state, DRAIN_S)

@@ -489,8 +489,15 @@ def load(pages: Iterable[tuple[bytes, bytes]], bounds: Bounds = DEFAULT_BOUNDS) 
     """The machine whose image these pages are.
 
     Raises:
-        CorruptRecord: a page of a newer format, or bytes no image holds.
+        CorruptRecord: a page of a newer format, or bytes no image of this version holds.
     """
+    try:
+        return _load(pages, bounds)
+    except (cbor2.CBORError, struct.error, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise CorruptRecord(f"the image of the queues cannot be read by this version: {error!r}") from error
+
+
+def _load(pages: Iterable[tuple[bytes, bytes]], bounds: Bounds) -> Machine:
     m = Machine(bounds)
     headers: list[tuple[int, bytes]] = []
     turns: list[tuple[int, bytes]] = []
