@@ -332,7 +332,8 @@ class Pollers:
                 commands.Settle(filled.polled.runs[0].queue, api.SettleKind.RELEASE, tuple(filled.back))
             )
         if call.session is not None or not filled.held:
-            self._end_poll(call, filled.polled)
+            self._forget_poll(call)
+            self._broker.answer(call, filled.polled)
         elif not call.port.open:
             self._broker.undo(filled.held)
             self._end_poll(call, filled.polled)

@@ -109,7 +109,7 @@ def _read_push(item: Item) -> api.Push:
     if ends is headers is header_ends is groups is dedup is None and size <= MESSAGE_BYTES_LIMIT:
         columns = api.Columns(payloads, size.to_bytes(4, "little"))
     else:
-        columns = read_columns(payloads, ends, headers, header_ends, groups, dedup)
+        columns = _columns(payloads, ends, headers, header_ends, groups, dedup)
     if type(priority) is not int or not 0 <= priority <= PRIORITY_MAX:
         fields.uint(priority, "priority", PRIORITY_MAX)
     if delay is not None:
@@ -125,14 +125,9 @@ def _read_push(item: Item) -> api.Push:
     return api.Push(queue, columns, priority, delay, at, ttl, attempts)
 
 
-def read_columns(
+def _columns(
     payloads: bytes, ends: object, headers: object, header_ends: object, groups: object, dedup: object
 ) -> api.Columns:
-    """The checked body of a batch from its six decoded fields.
-
-    Raises:
-        RequestError: of the field that is wrong.
-    """
     size = len(payloads)
     packed_ends = fields.offsets(ends, "ends", size)
     count = fields.batch_count(packed_ends)

@@ -54,7 +54,8 @@ class ServerState(enum.Enum):
     CLOSED = "closed"
 
 
-# Looked up for every reply; a member of an enum takes its time to be found.
+# Looked up for every request and reply; a member of an enum takes its time to be found.
+_OPEN: Final = ServerState.OPEN
 _CLOSED: Final = ServerState.CLOSED
 
 TRANSITIONS: Final = {
@@ -156,12 +157,12 @@ class ServerConnection:
         """What `data` means, in order. After a `Closed` event nothing more comes."""
         events: list[Event] = []
         state: ServerState = self.state
-        if state is ServerState.CLOSED:
+        if state is _CLOSED:
             return events
         frames = self.frames
         in_flight = self._in_flight
         for body in frames.feed(data):
-            if state is ServerState.OPEN:
+            if state is _OPEN:
                 incoming = read_common(body)
                 if (
                     incoming is None

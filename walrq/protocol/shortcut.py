@@ -17,15 +17,13 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
-from cbor2 import CBORTag
-
 from walrq import api
 from walrq.errors import RequestError
 from walrq.ids import RECEIPT_BYTES
 from walrq.limits import BATCH_BYTES_MAX, MESSAGE_BYTES_LIMIT
 from walrq.protocol import fields
 from walrq.protocol.codec import UINT32_LE_TAG
-from walrq.protocol.requests import Incoming, read_columns
+from walrq.protocol.requests import Incoming
 
 _NULL: Final = 0xF6
 # Head of an integer -> format of what follows it.
@@ -102,15 +100,23 @@ def _read_push(body: bytes, at: int) -> api.Push | None:
     raw = body[at : at + size]
     at += size
     queue = _names.get(raw) or _name(raw)
-    start, end = _octets(body, at)
+    if body[at] == 0x58:
+        start = at + 2
+        end = start + body[at + 1]
+    else:
+        start, end = _octets(body, at)
     rest = body[end:]
     if rest == _ONE_MESSAGE:
         return api.Push(queue, api.Columns(body[start:end], (end - start).to_bytes(4, "little")))
     if rest.startswith(_MANY) and rest.endswith(_MANY_END):
         first, last = _octets(rest, _ENDS_AT)
         if last + len(_MANY_END) == len(rest):
-            ends = CBORTag(UINT32_LE_TAG, rest[first:last])
-            return api.Push(queue, read_columns(body[start:end], ends, None, None, None, None))
+            # Together below the limit of one message, so no message can be beyond it.
+            ends = rest[first:last]
+            if len(ends) & 3 or fields.batch_count(ends) == 1:
+                return None
+            fields.rising(ends, 0, end - start, "ends")
+            return api.Push(queue, api.Columns(body[start:end], ends))
     return None
 
 
