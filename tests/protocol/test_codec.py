@@ -135,6 +135,20 @@ def test_many_items_up_to_the_limit_are_taken_and_no_more() -> None:
     assert big == Decoder().decode(encode(big))
 
 
+def test_a_decoder_forgets_what_went_wrong() -> None:
+    """One decoder reads all frames of a connection: nothing of a bad one gets into the next."""
+    decoder = Decoder()
+    good = [1, "x" * 30, {"a": None}]
+    frame = encode(good)
+    for name, bomb in BOMBS.items():
+        with pytest.raises(RemoteProtocolError):
+            decoder.decode(bomb)
+        assert decoder.decode(frame) == good, name
+        with pytest.raises(RemoteProtocolError):
+            decoder.decode(frame + bomb + b"\0")
+        assert decoder.decode(frame) == good, name
+
+
 def test_a_large_frame_is_let_go() -> None:
     """An idle connection must not hold the 16 MiB of its last request."""
     decoder = Decoder()

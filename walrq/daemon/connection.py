@@ -52,6 +52,7 @@ class Connection:
         peer: the other end's address, for logs.
         session: the session its requests belong to: the protocol's, kept here because every request asks.
         bytes_in_flight: frame bytes of requests not answered yet.
+        partial: bytes held of a frame that is not complete yet.
         unsent: reply bytes made and not taken by the kernel yet.
     """
 
@@ -71,6 +72,7 @@ class Connection:
         "client_ended",
         "ending",
         "open",
+        "partial",
         "peer",
         "session",
         "takes_leases",
@@ -100,6 +102,7 @@ class Connection:
         self.client_ended = False
         self.waiting: set[PollCall] = set()
         self.bytes_in_flight = 0
+        self.partial = 0
         self.unsent = 0
         self._chunks: deque[bytes] = deque()
         self._rest: memoryview = _EMPTY
@@ -159,16 +162,12 @@ class Connection:
             and self.unsent <= SEND_BUFFER_BYTES_MAX
         )
 
-    @property
-    def partial(self) -> int:
-        """Bytes held of a frame that is not complete yet."""
-        return self._protocol.frames.partial
-
     def receive(self, data: bytes, now_ms: int) -> None:
         """Handle what the client sent."""
         self._broker.begin_turn()
         submit = self._broker.submit
         events = self._protocol.receive(data)
+        self.partial = self._protocol.frames.partial
         for event in events:
             if type(event) is Incoming:
                 self.bytes_in_flight += event.size
@@ -179,7 +178,7 @@ class Connection:
                 log.debug("connection_opened peer=%s client=%s", self.peer, event.hello.client)
             elif type(event) is Closed:
                 self._end(event.error)
-        if self._protocol.frames.partial:
+        if self.partial:
             if self._partial_since_ms is None or events:
                 self._partial_since_ms = now_ms
         elif self._partial_since_ms is not None:
@@ -195,7 +194,7 @@ class Connection:
             return
         self.client_ended = True
         self.end()
-        if self._protocol.frames.partial:
+        if self.partial:
             log.info("connection_cut peer=%s bytes=%d: it ended inside a frame", self.peer, self.partial)
 
     def end(self) -> None:

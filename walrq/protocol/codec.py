@@ -20,6 +20,7 @@ How each bomb ends (tests/protocol/test_codec.py holds the corpus):
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from io import BytesIO
 from typing import Any, Final, NoReturn
 
@@ -61,11 +62,15 @@ _TAGS: Final = _Tags()
 class Decoder:
     """Decodes one frame at a time; not for two threads at once. Making one costs as much as one decode."""
 
-    __slots__ = ("_cbor",)
+    __slots__ = ("_cbor", "_fill", "_source")
 
     def __init__(self) -> None:
+        self._source = source = BytesIO()
+        # Filled anew for every frame, without a copy: to get acquainted with a new source takes the library half
+        # as long as a small frame.
+        self._fill: Callable[[bytes], None] = source.__init__  # type: ignore[misc]  # the very class, no heir
         self._cbor = CBORDecoder(
-            BytesIO(),
+            source,
             semantic_decoders=_TAGS,
             read_size=_READ_BYTES,
             max_depth=CBOR_DEPTH_MAX,
@@ -83,23 +88,21 @@ class Decoder:
         size = len(frame)
         if size > CBOR_ITEMS_MAX:
             _count_items(frame)
-        cbor = self._cbor
-        source = BytesIO(frame)
-        cbor.fp = source
+        source = self._source
+        self._fill(frame)
         try:
-            item = cbor.decode()
+            item = self._cbor.decode()
         except (CBORError, ValueError) as error:
+            # Forgets what was read ahead.
+            self._fill(b"")
+            self._cbor.fp = source
             raise RemoteProtocolError(_explain(error, size)) from None
-        finally:
-            if size > _KEPT_BYTES_MAX:
-                cbor.fp = _nothing()
-        if source.tell() != size:
-            raise RemoteProtocolError(f"{size - source.tell()} bytes follow the CBOR item: a frame holds exactly one")
+        used = source.tell()
+        if size > _KEPT_BYTES_MAX:
+            self._fill(b"")
+        if used != size:
+            raise RemoteProtocolError(f"{size - used} bytes follow the CBOR item: a frame holds exactly one")
         return item
-
-
-def _nothing() -> BytesIO:
-    return BytesIO()
 
 
 def detach(error: Exception) -> None:
