@@ -6,12 +6,15 @@ import contextlib
 import json
 import os
 import pty
+import re
 import signal
+import socket
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Shell, text_of
+from tests.cli.conftest import Shell, make_shell, text_of
+from walrq.testing.node import Node
 
 
 def values(output: bytes) -> list[dict[str, object]]:
@@ -179,3 +182,45 @@ def test_progress_is_for_a_terminal_only(shell: Shell, tmp_path: Path) -> None:
     assert (0, b"") == (quiet.returncode, quiet.stderr)
     assert b"pushed 5000 messages to bar\n" == quiet.stdout == out
     assert b"5,000 messages" in shown
+
+
+def test_ctrl_c_ends_a_push_of_lines_with_what_is_certain(shell: Shell, tmp_path: Path) -> None:
+    """One line, no traceback, no empty line; what it says is there, and later lines of the pipe are not."""
+    (tmp_path / "lines").write_bytes(text_of([str(number) for number in range(2_000)]))
+    with shell.popen("push", "cut", "--lines", "-") as pushing:
+        assert pushing.stdin is not None
+        pushing.stdin.write((tmp_path / "lines").read_bytes())
+        pushing.stdin.flush()
+        assert b"0\n" == shell.walrq("poll", "cut", "--wait", "30", "--max", "1").stdout
+        pushing.send_signal(signal.SIGINT)
+        out, err = pushing.communicate()
+
+    found = re.fullmatch(rb"walrq: (\d+) lines are in cut for certain\n", err)
+    assert found is not None, err
+    (info,) = values(shell.walrq("queue", "show", "cut", "--json").stdout)
+    assert (130, b"") == (pushing.returncode, out)
+    assert int(found[1]) <= int(str(info["ready"])) + int(str(info["leased"])) <= 2_000
+
+
+def test_an_outage_is_shown_at_a_terminal(tmp_path: Path) -> None:
+    """Whoever looks is told who is waited for, and when it is back."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with Node(tmp_path / "data", listen=f"127.0.0.1:{port}") as node:
+        node.start()
+        shell = make_shell(tmp_path, node.url)
+        here, there = pty.openpty()
+        with os.fdopen(here, "rb", buffering=0) as terminal:
+            with shell.popen("poll", "late", "--follow", "--ack", stderr=there) as following:
+                os.close(there)
+                assert following.stdout is not None
+                shell.walrq("push", "late", "one")
+                assert b"one\n" == following.stdout.readline()
+                node.kill()
+                assert terminal.readline().startswith(b"walrq: waiting for 127.0.0.1:")
+                node.start()
+                assert terminal.readline().endswith(b" is back\r\n")
+                following.send_signal(signal.SIGINT)
+                following.communicate()
+
+    assert 130 == following.returncode

@@ -2,6 +2,8 @@
 
     app         the tree of commands, and what a mistake looks like (one line, a stable exit status)
     arguments   options that commands share, and how their texts are read
+    interrupts  Ctrl-C, and where it may end the work
+    outage      says that the server is away, and that it is back
     output      JSON lines, plain lines, tables
     messages    push poll ack nack touch peek cancel reschedule move
     feed        push --lines: a file or a pipe as a stream of batches
@@ -25,6 +27,10 @@ def main() -> None:
     if sys.version_info < (3, 11):  # noqa: UP036
         have = "%d.%d" % sys.version_info[:2]  # noqa: UP031
         sys.exit("walrq: Python 3.11 or newer is needed, this is Python " + have)
-    from walrq.cli.app import run
+    try:
+        from walrq.cli.app import run
 
-    sys.exit(run(sys.argv[1:]))
+        sys.exit(run(sys.argv[1:]))
+    except KeyboardInterrupt:
+        # Pressed while modules are imported: no traceback either.
+        sys.exit(130)

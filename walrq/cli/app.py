@@ -5,20 +5,32 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from walrq import __version__
 from walrq.cli import dlq, messages, node, queues, wal
 from walrq.cli.arguments import example
+from walrq.cli.interrupts import INTERRUPTS
 
 INTERRUPTED: Final = 130
 # What a shell reports for a process that SIGPIPE ended.
 PIPE_CLOSED: Final = 141
 
 
+class Tree(click.Group):
+    """The group of all commands; an interrupt leaves it without the empty line that click would print."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.Abort from None
+
+
 @click.group(
+    cls=Tree,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=example("walrq push mail hello"),
 )
@@ -37,6 +49,8 @@ def run(arguments: Sequence[str]) -> int:
     try:
         status = app.main(args=list(arguments), prog_name="walrq", standalone_mode=False)
         sys.stdout.flush()
+        if INTERRUPTS.asked:
+            return INTERRUPTED
         return status if isinstance(status, int) else 0
     except BrokenPipeError:
         # Whoever read our output has what it wanted. The descriptor is replaced, so that the interpreter's

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -59,11 +60,26 @@ def queue_argument(command: F) -> F:
     return click.argument("queue")(command)
 
 
-def open_client(server: str | None, **changes: Any) -> Client:
-    """A connected client; its import is paid only by the commands that need it."""
+@contextlib.contextmanager
+def open_client(server: str | None, **changes: Any) -> Iterator[Client]:
+    """A connected client; its import is paid only by the commands that need it.
+
+    Within it Ctrl-C ends whatever waits for the server, and a terminal is told about outages.
+    """
+    from walrq.cli.interrupts import INTERRUPTS
+    from walrq.cli.outage import Outage
     from walrq.client.blocking import connect
 
-    return connect(server, **changes)
+    with connect(server, **changes) as client:
+        outage = Outage(client)
+
+        def look() -> None:
+            INTERRUPTS.check()
+            outage.look()
+
+        client.on_turn = look
+        with INTERRUPTS.deferred(client.wake_descriptor):
+            yield client
 
 
 def settings(texts: Sequence[str]) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """`walrq push --lines`: a file or a pipe as a stream of batches, many under way, counted exactly.
 
 Lines leave in the order in which they were read. A live pipe (`tail -f | walrq push logs --lines -`) is
-pushed as it
-grows: a batch is whatever lines one read brought.
+pushed as it grows: a batch is whatever lines one read brought.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from typing import Any, Final
 
 from walrq.cli import output
 from walrq.cli.arguments import open_client
+from walrq.cli.interrupts import INTERRUPTS
 
 READ_BYTES: Final = 256 * 1024
 LINES_PER_BATCH: Final = 1_000
@@ -50,6 +50,7 @@ def push_lines(server: str | None, queue: str, name: str, options: dict[str, Any
             with progress(size) as show:
                 read = 0
                 for batch, consumed in batches(descriptor, before_blocking=stream.drain):
+                    INTERRUPTS.check()
                     stream.push(batch)
                     read += consumed
                     show(read, stream.pushed)
@@ -71,7 +72,8 @@ def batches(descriptor: int, before_blocking: Any = None) -> Iterator[tuple[list
     while True:
         if before_blocking is not None and not select.select([descriptor], [], [], 0)[0]:
             before_blocking()
-        data = os.read(descriptor, READ_BYTES)
+        with INTERRUPTS.raising():
+            data = os.read(descriptor, READ_BYTES)
         if not data:
             break
         if b"\n" not in data:

@@ -19,6 +19,7 @@ from walrq.cli.arguments import (
     seconds,
     server_option,
 )
+from walrq.cli.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
     from walrq.client.blocking import Client
@@ -135,12 +136,13 @@ def poll(
 
 
 def _show(messages: list[Message], as_json: bool) -> None:
-    for message in messages:
-        if as_json:
-            output.json_line(output.message_value(message))
-        else:
-            output.payload_line(message.payload)
-    sys.stdout.flush()
+    with INTERRUPTS.raising():
+        for message in messages:
+            if as_json:
+                output.json_line(output.message_value(message))
+            else:
+                output.payload_line(message.payload)
+        sys.stdout.flush()
 
 
 def _acknowledge(client: Client, messages: list[Message]) -> None:
@@ -159,6 +161,11 @@ def _receipt_arguments(command: F) -> F:
     return click.argument("receipt", metavar="QUEUE MESSAGE_ID RECEIPT_HANDLE | -", nargs=-1, required=True)(command)
 
 
+def _input_line() -> str:
+    with INTERRUPTS.raising():
+        return sys.stdin.readline()
+
+
 def _receipts(arguments: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     """(queue, message id, receipt handle) of each message that is given back."""
     if len(arguments) == 3:
@@ -166,7 +173,7 @@ def _receipts(arguments: Sequence[str]) -> Iterator[tuple[str, str, str]]:
         return
     if list(arguments) != ["-"]:
         raise click.UsageError("give QUEUE MESSAGE_ID RECEIPT_HANDLE, or - to read lines of `walrq poll --json`")
-    for number, line in enumerate(sys.stdin, start=1):
+    for number, line in enumerate(iter(_input_line, ""), start=1):
         if not line.strip():
             continue
         try:

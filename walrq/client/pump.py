@@ -20,7 +20,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
 from walrq import api
@@ -55,6 +55,8 @@ class Pump:
         """Nothing is connected yet: see `open`."""
         self._endpoints = tuple(endpoints)
         self.config = config
+        # Called around every wait with the lock held: it may raise, and must not call the client.
+        self.on_turn: Callable[[], None] | None = None
         self._closed = False
         self._consumers: weakref.WeakSet[Holder] = weakref.WeakSet()
         self._start_over()
@@ -96,6 +98,22 @@ class Pump:
         for consumer in self._consumers:
             consumer.forget()
         self._start_over()
+
+    # --- what can be seen of it -----------------------------------------------------------------------------
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection that can be used now."""
+        return self._sock is not None and self._was_usable
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The node this client is connected to, or tries next."""
+        return self._endpoint
+
+    @property
+    def wake_descriptor(self) -> int:
+        """A byte written here ends the wait of the moment; it never blocks."""
+        return self._waker.fileno()
 
     # --- life -----------------------------------------------------------------------------------------------
     def open(self) -> None:
@@ -163,6 +181,8 @@ class Pump:
     # --- moving bytes: the lock is held on entry and on return of everything below --------------------------
     def _step(self, longest_s: float) -> None:
         """One wait and what came of it: bytes, a connection, a time-out. Gives the lock up while it waits."""
+        if self.on_turn is not None:
+            self.on_turn()
         now = time.monotonic()
         exchange = self._exchange
         if self._sock is None:
@@ -176,6 +196,8 @@ class Pump:
         if due is not None:
             until = min(until, due)
         self._wait(max(0.0, min(until - now, longest_s)))
+        if self.on_turn is not None:
+            self.on_turn()
         now = time.monotonic()
         exchange.tick(now)
         if self._sock is not None:
