@@ -9,6 +9,7 @@ from walrq import api, ids, limits
 from walrq.api import State
 from walrq.errors import Code
 from walrq.queues import commands as c
+from walrq.queues import death
 from walrq.queues.machine import Bounds
 
 FULL = int(Code.QUEUE_FULL)
@@ -438,3 +439,17 @@ def test_a_push_wakes_its_queue_and_a_delayed_one_when_due(bench: Bench) -> None
 
     assert {"later"} == bench.machine.take_effects().woken
     assert set() == bench.machine.take_effects().woken
+
+
+def test_a_full_queue_walks_only_what_it_drops(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A push onto a long queue at its limit must not look at all of it."""
+    bench.set(max_length=500, overflow="drop_oldest")
+    for _ in range(500):
+        bench.push()
+    looked = []
+    visible = death.visible_runs
+    monkeypatch.setattr(death, "visible_runs", lambda batch: looked.append(batch.seq) or visible(batch))
+    bench.push(payloads=3)
+
+    assert [1, 2, 3] == looked
+    assert (500, 0, 0, 0) == bench.counts()

@@ -301,3 +301,28 @@ def test_leases_without_a_session_are_independent(bench: Bench) -> None:
 
     assert isinstance(one, effects.Granted) and isinstance(other, effects.Granted)
     assert one.runs[0].first_id != other.runs[0].first_id
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        c.SetQueue("q", {}),
+        c.Settle("q", api.SettleKind.ACK, (c.Target(1, 1),)),
+        c.Forget(1),
+        c.OpenSession(),
+        c.CloseSession(),
+        c.Move("q", "r", 1),
+        c.Push("q", columns([b"x"])),
+    ],
+    ids=lambda command: type(command).__name__,
+)
+def test_a_number_of_another_kind_of_request_is_refused(bench: Bench, command: c.Command) -> None:
+    """The answer of a poll must never be taken for that of something else; and nothing happens under a used number."""
+    session = bench.session()
+    bench.push()
+    leased = bench.do(c.Lease(("q",), 1, 1_000, 0), session, 1)
+    refused = bench.do(command, session, 1)
+
+    assert int(Code.INVALID_ARGUMENT) == refused.code
+    assert leased == bench.do(c.Lease(("q",), 1, 1_000, 0), session, 1)
+    assert bench.counts()[2] == 1

@@ -6,7 +6,7 @@ dead-letter queue is a queue like any other; a message in it keeps its id and ca
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from walrq import api
@@ -116,8 +116,8 @@ def transfer(m: Machine, queue: Queue, run: Run, target: Queue, origin: Origin, 
     m.effects.woken.add(target.name)
 
 
-def matches(where: Filter | None, batch: Batch, offset: int, uid: int) -> bool:
-    """Whether the dead message at `offset` meets every part of a filter."""
+def matches(where: Filter | None, ids: Collection[int] | None, batch: Batch, offset: int, uid: int) -> bool:
+    """Whether the dead message at `offset` meets every part of a filter; `ids` are the filter's, as `wanted` gives."""
     if where is None:
         return True
     origin = batch.origin
@@ -131,7 +131,12 @@ def matches(where: Filter | None, batch: Batch, offset: int, uid: int) -> bool:
         last is None or last.error_text is None or where.error_contains not in last.error_text
     ):
         return False
-    return where.ids is None or batch.id_of(uid, offset) in where.ids
+    return ids is None or batch.id_of(uid, offset) in ids
+
+
+def wanted(where: Filter | None) -> Collection[int] | None:
+    """The ids of a filter for many look-ups; None when it names none."""
+    return frozenset(where.ids) if where is not None and where.ids is not None else None
 
 
 def dead_runs(m: Machine, name: str, *, states: tuple[int, ...] = (READY,)) -> Iterator[tuple[Queue, Batch, Run]]:
@@ -169,10 +174,11 @@ def _selected(
     """(stretches of matching dead messages, whether more are left)."""
     found: list[tuple[Queue, Batch, int, int]] = []
     left = limit if limit is not None else -1
+    ids = wanted(where)
     for queue, batch, run in dead_runs(m, name):
         first: int | None = None
         for offset in range(run.first, run.last + 2):
-            inside = offset <= run.last and matches(where, batch, offset, queue.uid)
+            inside = offset <= run.last and matches(where, ids, batch, offset, queue.uid)
             if inside and left == 0:
                 if first is not None:
                     found.append((queue, batch, first, offset - 1))
@@ -187,7 +193,8 @@ def _selected(
     return found, False
 
 
-def _taken(queue: Queue, batch: Batch, first: int, last: int) -> Run:
+def taken(queue: Queue, batch: Batch, first: int, last: int) -> Run:
+    """First..last of a batch, which stand in one visible run, as a limbo run."""
     queue.detach(batch)
     assert batch.pieces is not None
     run = batch.piece_at(first)
@@ -209,7 +216,7 @@ def redrive(m: Machine, command: commands.Redrive) -> api.Moved:
     found, more = _selected(m, command.queue, command.where, command.limit)
     moved = 0
     for source, batch, first, last in found:
-        run = _taken(source, batch, first, last)
+        run = taken(source, batch, first, last)
         origin = Origin(batch.id_of(source.uid, first), run.delivery)
         transfer(m, source, run, target, origin)
         moved += last - first + 1
@@ -223,7 +230,7 @@ def purge_dead(m: Machine, command: commands.PurgeDead) -> api.Done:
     found, _ = _selected(m, command.queue, command.where, None)
     removed = 0
     for source, batch, first, last in found:
-        source.finish(_taken(source, batch, first, last))
+        source.finish(taken(source, batch, first, last))
         removed += last - first + 1
     _forget_parked(m, queue)
     return api.Done(removed)

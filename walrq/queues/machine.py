@@ -213,9 +213,9 @@ class Machine:
 
     def _execute_once(self, tagged: Tagged) -> Result:
         begun = self.sessions.begin(tagged, self.now)
-        if not isinstance(begun, Session):
-            return leases.again(self, begun) if isinstance(begun, Held) else begun
         command = tagged.command
+        if not isinstance(begun, Session):
+            return self._again(tagged, begun)
         if type(command) is commands.Forget:
             result = self._forget(begun, command.request)
         else:
@@ -226,6 +226,25 @@ class Machine:
         else:
             self.sessions.remember(begun, tagged.sequence, result)
         return result
+
+    def _again(self, tagged: Tagged, known: Result | Held) -> Result:
+        """The answer of a request that has one already.
+
+        A number names one request for ever. What was remembered is told only to a request of the same kind: any other
+        is a mistake of its client, who would take the answer for something else.
+        """
+        kind = type(known)
+        if kind is not api.Failed and kind is not _ANSWERS[type(tagged.command)]:
+            return api.Failed(
+                Code.INVALID_ARGUMENT,
+                f"sequence {tagged.sequence} belongs to another kind of request of this session",
+                {"field": "sequence"},
+            )
+        if kind is Held:
+            assert isinstance(known, Held)
+            return leases.again(self, known)
+        assert not isinstance(known, Held)
+        return known
 
     def _forget(self, session: Session, request: int) -> Result:
         if request < session.lowest:
@@ -307,11 +326,20 @@ class Machine:
 _NOTHING: Final = Effects()
 
 
+# A suggestion is a help, not worth a stall: comparing two names takes tens of microseconds.
+_SUGGESTED_CHARS_MAX: Final = 64
+_SEARCHED_QUEUES_MAX: Final = 10_000
+_COMPARED_NAMES_MAX: Final = 100
+
+
 def not_found(name: str, queues: Sequence[str] | dict[str, Any]) -> QueueNotFound:
     """The error for an absent queue, with the nearest name that is there."""
     # A search over very many names would stall the node; the first ones of them would not be the same on a replica
     # that was loaded from an image, and the answer is remembered.
-    nearest = difflib.get_close_matches(name, queues, 1) if len(queues) <= 10_000 else []
+    alike: list[str] = []
+    if len(name) <= _SUGGESTED_CHARS_MAX and len(queues) <= _SEARCHED_QUEUES_MAX:
+        alike = [known for known in queues if abs(len(known) - len(name)) <= 2 and known[:1] == name[:1]]
+    nearest = difflib.get_close_matches(name, alike, 1) if len(alike) <= _COMPARED_NAMES_MAX else []
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     return QueueNotFound(f"there is no queue {name!r}{hint}", queue=name, nearest=nearest[0] if nearest else None)
 
@@ -414,3 +442,27 @@ _HANDLERS: Final[dict[type, Callable[[Machine, Any], Result]]] = {
     commands.Hydrate: horizon.hydrate,
     commands.Bootstrap: _bootstrap,
 }
+
+# What each kind of command is answered with when it succeeds, as the session table keeps it.
+_ANSWERS: Final[dict[type, type]] = {
+    commands.Push: api.Pushed,
+    commands.Lease: Held,
+    commands.Settle: api.Settled,
+    commands.Touch: api.Touched,
+    commands.Undo: api.Done,
+    commands.Forget: api.Done,
+    commands.Cancel: api.Outcomes,
+    commands.Reschedule: api.Outcomes,
+    commands.SetQueue: api.Done,
+    commands.PurgeQueue: api.Done,
+    commands.DeleteQueue: api.Done,
+    commands.Redrive: api.Moved,
+    commands.PurgeDead: api.Done,
+    commands.Move: api.Moved,
+    commands.OpenSession: api.SessionOpened,
+    commands.CloseSession: api.Done,
+    commands.KeepSessions: api.Done,
+    commands.Hydrate: api.Done,
+    commands.Bootstrap: api.Done,
+}
+assert _ANSWERS.keys() == _HANDLERS.keys()

@@ -219,19 +219,10 @@ def _make_room(m: Machine, queue: Queue, number: int, size: int, known: dict[int
     if over is None:
         return
     if settings.overflow == "drop_oldest" and not _too_big(queue, adding, adding_bytes):
-        # Only ready messages may go; check first, so that a refusal drops nothing.
-        droppable = sum(
-            batch.bytes_of(run.first, run.last)
-            for batch in queue.batches()
-            for run in death.visible_runs(batch)
-            if run.state == READY
-        )
-        length, held = _held(queue)
-        enough = (settings.max_length is None or length - queue.ready + adding <= settings.max_length) and (
-            settings.max_bytes is None or held - droppable + adding_bytes <= settings.max_bytes
-        )
-        if enough:
-            _drop_oldest(queue, adding, adding_bytes)
+        plan = _oldest_ready(queue, adding, adding_bytes)
+        if plan is not None:
+            for batch, first, last in plan:
+                queue.finish(death.taken(queue, batch, first, last))
             return
     raise QueueFull(over, queue=queue.name)
 
@@ -261,22 +252,28 @@ def _too_big(queue: Queue, adding: int, adding_bytes: int) -> bool:
     )
 
 
-def _drop_oldest(queue: Queue, adding: int, adding_bytes: int) -> None:
+def _oldest_ready(queue: Queue, adding: int, adding_bytes: int) -> list[tuple[Batch, int, int]] | None:
+    """The ready messages of lowest sequence that must go, as (batch, first, last); None when all are not enough.
+
+    Nothing is changed, so that a refusal drops nothing; and nothing is walked beyond what goes.
+    """
+    settings = queue.settings
+    length, held = _held(queue)
+    messages = length + adding - settings.max_length if settings.max_length is not None else 0
+    size = held + adding_bytes - settings.max_bytes if settings.max_bytes is not None else 0
+    plan: list[tuple[Batch, int, int]] = []
     for batch in queue.batches():
-        for run in queue.runs_of(batch):
+        for run in death.visible_runs(batch):
             if run.state != READY:
                 continue
-            while _over(queue, adding, adding_bytes) is not None:
-                last = run.last
-                dropped = queue.carve(run, run.first, run.first)
-                first = dropped.first
-                queue.finish(dropped)
-                if first == last:
-                    break
-                assert batch.pieces is not None
-                run = batch.pieces[first + 1]
-            if _over(queue, adding, adding_bytes) is None:
-                return
+            for offset in range(run.first, run.last + 1):
+                messages -= 1
+                size -= batch.bytes_of(offset, offset)
+                if messages <= 0 and size <= 0:
+                    plan.append((batch, run.first, offset))
+                    return plan
+            plan.append((batch, run.first, run.last))
+    return None
 
 
 def move(m: Machine, command: commands.Move) -> api.Moved:

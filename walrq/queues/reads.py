@@ -62,11 +62,12 @@ def dead(m: Machine, request: api.ListDead) -> tuple[list[Seen], int]:
     The cursor counts matching messages.
     """
     m.require(request.queue)
+    ids = death.wanted(request.where)
     seen: list[Seen] = []
     position = 0
     for queue, batch, run in death.dead_runs(m, request.queue, states=(READY, LEASED, DELAYED, BACKOFF)):
         for offset in range(run.first, run.last + 1):
-            if not death.matches(request.where, batch, offset, queue.uid):
+            if not death.matches(request.where, ids, batch, offset, queue.uid):
                 continue
             position += 1
             if position <= request.after:

@@ -96,6 +96,34 @@ class IllegalRun(Exception):
     """Messages that may not share a receipt were leased as one run."""
 
 
+ANSWERS: dict[type, type] = {
+    c.Push: api.Pushed,
+    c.Lease: Granted,
+    c.Settle: api.Settled,
+    c.Touch: api.Touched,
+    c.Cancel: api.Outcomes,
+    c.Reschedule: api.Outcomes,
+    c.Redrive: api.Moved,
+    c.Move: api.Moved,
+    c.OpenSession: api.SessionOpened,
+    **dict.fromkeys(
+        (
+            c.Undo,
+            c.Forget,
+            c.SetQueue,
+            c.PurgeQueue,
+            c.DeleteQueue,
+            c.PurgeDead,
+            c.CloseSession,
+            c.KeepSessions,
+            c.Bootstrap,
+        ),
+        api.Done,
+    ),
+}
+"""What a command is answered with, unless it is refused."""
+
+
 class Model:
     """The oracle's state; `apply` and the reads have the machine's signatures.
 
@@ -189,7 +217,10 @@ class Model:
         if tagged.sequence < session.lowest:
             return api.Failed(int(Code.OUTCOME_UNKNOWN), "answered before")
         if tagged.sequence in session.results:
-            return self._again(session.results[tagged.sequence])
+            known = session.results[tagged.sequence]
+            if not isinstance(known, (api.Failed, ANSWERS[type(tagged.command)])):
+                return api.Failed(int(Code.INVALID_ARGUMENT), "another kind of request has this number")
+            return self._again(known)
         if len(session.results) >= self.session_window_max:
             return api.Failed(int(Code.OVERLOADED), "too many", {"limit": "session_window_max"})
         if isinstance(tagged.command, c.CloseSession):
