@@ -9,6 +9,7 @@ from walrq import api
 from walrq.api import Filter, SettleKind, State
 from walrq.errors import Code
 from walrq.queues import commands as c
+from walrq.queues import reads
 from walrq.queues.machine import Bounds
 
 
@@ -501,3 +502,22 @@ def test_move_is_refused_when_the_target_has_no_room_for_all(bench: Bench, limit
     assert int(Code.QUEUE_FULL) == bench.do(c.Move("q", "target", 3)).code
     assert ((3, 0, 0, 0), (1, 0, 0, 0)) == (bench.counts("q"), bench.counts("target"))
     assert api.Moved(2, more=True) == bench.do(c.Move("q", "target", 2))
+
+
+def test_a_page_of_long_stories_is_cut_short_and_goes_on(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page must fit its frame, whatever errors were kept; the next one begins where it ended."""
+    monkeypatch.setattr(reads, "STORIES_BYTES_MAX", 10_000)
+    bench.set(max_deliveries=1)
+    ids = bench.ids(payloads=9)
+    for run in bench.lease(limit=9):
+        bench.fail(run, error_text="e" * 3_000)
+    pages = []
+    cursor = 0
+    while True:
+        seen, cursor = reads.dead(bench.machine, api.ListDead("q", 100, cursor))
+        pages.append([one.peeked.id for one in seen])
+        if not cursor:
+            break
+
+    assert len(pages) > 1
+    assert ids == [each for page in pages for each in page]

@@ -262,14 +262,14 @@ def fill_page(seen: Sequence[Seen], following: int, cursor: Callable[[int], int]
         except Reclaimed:
             continue
         start, end = _end(columns.ends, one.position - 1), _end(columns.ends, one.position)
-        room -= end - start
-        if room < 0 and messages:
-            return Page(tuple(messages), cursor(position))
         headers = None
         if columns.headers is not None and columns.header_ends is not None:
             headers = columns.headers[
                 _end(columns.header_ends, one.position - 1) : _end(columns.header_ends, one.position)
             ]
+        room -= end - start + len(headers or b"")
+        if room < 0 and messages:
+            return Page(tuple(messages), cursor(position))
         messages.append(
             attrs.evolve(  # type: ignore[misc]  # frozen for the type checker, attrs at run time
                 one.peeked, payload=columns.payloads[start:end], headers=headers or None

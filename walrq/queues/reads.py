@@ -6,11 +6,11 @@ A page of messages is in order of sequence (dead ones: in order of death); its c
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from walrq import api
 from walrq.api import State
-from walrq.limits import BATCH_MESSAGES_MAX
+from walrq.limits import BATCH_MESSAGES_MAX, FRAME_BYTES_MAX
 from walrq.queues import death
 from walrq.queues.batch import BACKOFF, DELAYED, LEASED, PARKED, READY, Batch, Run
 from walrq.queues.effects import Seen
@@ -19,6 +19,10 @@ from walrq.queues.settings import as_dict
 
 if TYPE_CHECKING:
     from walrq.queues.machine import Machine
+
+# Stories of one page: with as much again for bodies a reply stays within a frame.
+STORIES_BYTES_MAX: Final = FRAME_BYTES_MAX // 4
+_ROW_BYTES: Final = 200
 
 _STATES = {
     State.READY: (READY,),
@@ -39,6 +43,7 @@ def peek(m: Machine, request: api.Peek) -> tuple[list[Seen], int]:
     queue = m.require(request.queue)
     states = _STATES[request.state]
     seen: list[Seen] = []
+    room = STORIES_BYTES_MAX
     from_page = max(0, request.after - BATCH_MESSAGES_MAX) >> PAGE_SHIFT
     for page, batches in queue.pages.items():
         if page < from_page:
@@ -50,9 +55,10 @@ def peek(m: Machine, request: api.Peek) -> tuple[list[Seen], int]:
                 if run.state not in states:
                     continue
                 for offset in range(max(run.first, request.after - batch.seq), run.last + 1):
-                    if len(seen) == request.limit:
+                    if len(seen) == request.limit or room <= 0:
                         return seen, batch.seq + offset
                     seen.append(_seen(m, queue, batch, run, offset, request.state))
+                    room -= _weight(seen[-1])
     return seen, 0
 
 
@@ -65,6 +71,7 @@ def dead(m: Machine, request: api.ListDead) -> tuple[list[Seen], int]:
     ids = death.wanted(request.where)
     seen: list[Seen] = []
     position = 0
+    room = STORIES_BYTES_MAX
     for queue, batch, run in death.dead_runs(m, request.queue, states=(READY, LEASED, DELAYED, BACKOFF)):
         for offset in range(run.first, run.last + 1):
             if not death.matches(request.where, ids, batch, offset, queue.uid):
@@ -72,10 +79,22 @@ def dead(m: Machine, request: api.ListDead) -> tuple[list[Seen], int]:
             position += 1
             if position <= request.after:
                 continue
-            if len(seen) == request.limit:
+            if len(seen) == request.limit or room <= 0:
                 return seen, position - 1
             seen.append(_seen(m, queue, batch, run, offset, State.DEAD))
+            room -= _weight(seen[-1])
     return seen, 0
+
+
+def _weight(seen: Seen) -> int:
+    """About how many bytes a message's story takes in a reply."""
+    weight = _ROW_BYTES
+    for attempt in seen.peeked.history:
+        weight += _ROW_BYTES
+        for text in (attempt.worker, attempt.error_type, attempt.error_text):
+            if text is not None:
+                weight += len(text.encode())
+    return weight
 
 
 def _seen(m: Machine, queue: Queue, batch: Batch, run: Run, offset: int, state: State) -> Seen:
