@@ -432,7 +432,8 @@ class Replica:
 
         Raises:
             CorruptRecord: the record is damaged.
-            Reclaimed: nothing at that address was alive any more.
+            Reclaimed: the log does not have it: nothing at that address was alive any more, or its segment was lost
+                (`holds` and `may_be_live` tell).
         """
         with self._cache_lock:
             cached = self._cache.get((index, ordinal))
@@ -445,6 +446,18 @@ class Replica:
                 if number >= ordinal:
                     self._cache.put((index, number), columns)
         return bodies[ordinal]
+
+    def holds(self, uid: int, lease: int) -> bool:
+        """Whether a lease of the queue `uid` is outstanding. Any thread: two look-ups in dictionaries."""
+        queue = self.machine.by_uid.get(uid)
+        return queue is not None and lease in queue.leases
+
+    def may_be_live(self, index: int) -> bool:
+        """Whether a message pushed by the entry at `index` may be there still. Any thread.
+
+        False for all that `reclaim` gave back, unless something was pushed within the same block of indexes since.
+        """
+        return live_in(self.machine, index, index)
 
     # --- snapshots ------------------------------------------------------------------------------------------
     def snapshot_due(self) -> bool:

@@ -26,9 +26,14 @@ def grant(first: int, count: int, lease: int = 1, index: int = 1) -> Grant:
     return Grant("jobs", 7, lease, index, 0, first, count, 1_000 + first, 1, 0, (9, 0), 0, 5, None)
 
 
+def held(uid: int, lease: int) -> bool:
+    """Every lease but number 2 is outstanding."""
+    return lease != 2
+
+
 def fill(runs: Sequence[Grant], batch: api.Columns) -> Filled:
     """All runs filled from one batch."""
-    return fill_poll(Granted(tuple(runs), 3, 30_000), SECRET, lambda index, ordinal: batch)
+    return fill_poll(Granted(tuple(runs), 3, 30_000), SECRET, lambda index, ordinal: batch, held)
 
 
 @st.composite
@@ -123,11 +128,36 @@ def test_a_lost_body_and_a_reclaimed_one_are_told_apart() -> None:
         return columns(b"fine")
 
     runs = (grant(0, 1, 1, 1), grant(0, 1, 2, 2), grant(0, 1, 3, 3))
-    filled = fill_poll(Granted(runs, 0, 1, (Target(7, 9),)), SECRET, look_up)
+    filled = fill_poll(Granted(runs, 0, 1, (Target(7, 9),)), SECRET, look_up, held)
 
     assert [True, False] == [run.lost for run in filled.polled.runs]
     assert (make_receipt(SECRET, 7, 9), make_receipt(SECRET, 7, 2)) == filled.polled.ended
     assert [Target(7, 1), Target(7, 3)] == filled.held
+
+
+def test_a_body_that_is_gone_while_its_lease_is_held_is_lost() -> None:
+    """Its segment was lost: to name the lease ended would turn the message into nothing."""
+
+    def look_up(index: int, ordinal: int) -> api.Columns:
+        raise Reclaimed("no segment has it")
+
+    filled = fill_poll(Granted((grant(0, 3, 1),), 0, 1), SECRET, look_up, held)
+
+    assert [(True, 3, 1_000)] == [(run.lost, run.count, run.first_id) for run in filled.polled.runs]
+    assert () == filled.polled.ended
+    assert [Target(7, 1)] == filled.held
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_page_shows_a_lost_message_without_its_payload_and_leaves_a_settled_one_out(live: bool) -> None:
+    """What the machine still counts is shown, whether or not the log still has it."""
+
+    def look_up(index: int, ordinal: int) -> api.Columns:
+        raise Reclaimed("no segment has it")
+
+    page = fill_page([seen(0)], 0, lambda k: 0, look_up, lambda index: live)
+
+    assert [None][:live] == [message.payload for message in page.messages]
 
 
 def seen(position: int) -> Seen:
@@ -141,7 +171,7 @@ def test_a_page_that_grows_too_large_ends_early() -> None:
     found = [seen(n) for n in range(5)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bodies, "POLL_BYTES_MAX", 100)
-        page = fill_page(found, 0, lambda k: found[k].peeked.sequence, lambda index, ordinal: batch)
+        page = fill_page(found, 0, lambda k: found[k].peeked.sequence, lambda index, ordinal: batch, lambda index: True)
 
     assert [b"A" * 40, b"B" * 40] == [message.payload for message in page.messages]
     assert 102 == page.next

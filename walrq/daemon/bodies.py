@@ -5,8 +5,9 @@ reply is made; when something is cold they run again in a thread, reading throug
 and the event loop never wait for a disk.
 
 A body destroyed by damage becomes `lost=True`: the message keeps its id and its place in the counts. A body
-that was reclaimed belongs to a lease that ended meanwhile (settled, purged): it is named among the ended
-ones.
+that the log does not have any more was either reclaimed, because its lease ended meanwhile (settled, purged),
+and is then named among the ended ones; or its segment was lost. The machine knows: a segment is reclaimed
+only after nothing in it was alive, so what is still held was not reclaimed.
 """
 
 from __future__ import annotations
@@ -36,6 +37,14 @@ class Bodies(Protocol):
 
     def load_body(self, index: int, ordinal: int) -> Columns:
         """Through the cache; may read the disk."""
+        ...
+
+    def holds(self, uid: int, lease: int) -> bool:
+        """Whether a lease is outstanding. Any thread."""
+        ...
+
+    def may_be_live(self, index: int) -> bool:
+        """Whether a message pushed by this entry may be there still; False is certain. Any thread."""
         ...
 
 
@@ -172,10 +181,13 @@ class Filled:
     back: list[Target]
 
 
-def fill_poll(granted: Granted, secret: bytes, look_up: LookUp) -> Filled:
+def fill_poll(granted: Granted, secret: bytes, look_up: LookUp, holds: Callable[[int, int], bool]) -> Filled:
     """The reply of a poll, of at most POLL_BYTES_MAX bytes.
 
     The first message always fits (MESSAGE_BYTES_LIMIT is below the bound).
+
+    Args:
+        holds: whether (queue uid, lease number) is outstanding.
 
     Raises:
         Cold: from the look-up.
@@ -196,10 +208,11 @@ def fill_poll(granted: Granted, secret: bytes, look_up: LookUp) -> Filled:
         receipt = make_receipt(secret, grant.uid, grant.lease)
         try:
             columns = look_up(grant.index, grant.ordinal)
-        except Reclaimed:
-            ended.append(receipt)
-            continue
-        except CorruptRecord:
+        except (Reclaimed, CorruptRecord) as error:
+            # inv: NoSilentLoss  (a lease that is held is answered, with its bodies or as lost)
+            if isinstance(error, Reclaimed) and not holds(grant.uid, grant.lease):
+                ended.append(receipt)
+                continue
             runs.append(_lost(grant, receipt))
             held.append(Target(grant.uid, grant.lease))
             continue
@@ -241,12 +254,21 @@ def _fill_one(granted: Granted, secret: bytes, look_up: LookUp) -> Filled | None
     return Filled(polled, [Target(grant.uid, grant.lease)], [])
 
 
-def fill_page(seen: Sequence[Seen], following: int, cursor: Callable[[int], int], look_up: LookUp) -> Page:
+def fill_page(
+    seen: Sequence[Seen],
+    following: int,
+    cursor: Callable[[int], int],
+    look_up: LookUp,
+    may_be_live: Callable[[int], bool],
+) -> Page:
     """A page of messages with their bodies; cut short when they outgrow POLL_BYTES_MAX.
+
+    A lost message stands there without payload.
 
     Args:
         following: the cursor of the page behind all of `seen`, 0 when there is none.
         cursor: the cursor of a page that begins with the k-th of `seen`.
+        may_be_live: whether a message of the entry at an index may be there still.
 
     Raises:
         Cold: from the look-up.
@@ -256,10 +278,9 @@ def fill_page(seen: Sequence[Seen], following: int, cursor: Callable[[int], int]
     for position, one in enumerate(seen):
         try:
             columns = look_up(one.index, one.ordinal)
-        except CorruptRecord:
-            messages.append(one.peeked)
-            continue
-        except Reclaimed:
+        except (Reclaimed, CorruptRecord) as error:
+            if isinstance(error, CorruptRecord) or may_be_live(one.index):
+                messages.append(one.peeked)
             continue
         start, end = _end(columns.ends, one.position - 1), _end(columns.ends, one.position)
         headers = None

@@ -388,11 +388,11 @@ class Broker:
             self.answer(call, api.Page(tuple([one.peeked for one in seen]), following))
             return
         try:
-            page = fill_page(seen, following, cursor, self._look_up)
+            page = fill_page(seen, following, cursor, self._look_up, self.replica.may_be_live)
         except Cold:
             self.counters.cold_replies += 1
             self.cold.add(
-                lambda look_up: fill_page(seen, following, cursor, look_up),
+                lambda look_up: fill_page(seen, following, cursor, look_up, self.replica.may_be_live),
                 lambda page: self.answer(call, page),
             )
             return

@@ -309,12 +309,13 @@ class Pollers:
         if lane is not None and lane.waiters:
             self._recheck.add(lane)
         try:
-            filled = fill_poll(result, self._broker.machine.secret, self._look_up)
+            filled = fill_poll(result, self._broker.machine.secret, self._look_up, self._broker.replica.holds)
         except Cold:
             self._broker.counters.cold_replies += 1
             secret = self._broker.machine.secret
+            holds = self._broker.replica.holds
             self._broker.cold.add(
-                lambda look_up: fill_poll(result, secret, look_up),
+                lambda look_up: fill_poll(result, secret, look_up, holds),
                 lambda filled: self._deliver(call, filled),
             )
             return
