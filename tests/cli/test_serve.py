@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -47,3 +48,14 @@ def test_python_dash_m_is_the_same_program(tmp_path: Path) -> None:
     shell = make_shell(tmp_path, None)
 
     assert shell(f'"{sys.executable}" -m walrq --version').stdout == shell("walrq --version").stdout != b""
+
+
+def test_a_taken_address_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The address is had before the directory is made; the line names the option."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        ran = make_shell(tmp_path, None).walrq("serve", "--data-dir", "data", "--listen", address)
+
+    assert (78, b"") == (ran.returncode, ran.stdout)
+    assert b"--listen" in ran.stderr
+    assert not (tmp_path / "data").exists()

@@ -36,8 +36,8 @@ _THEIR_TROUBLE: Final = frozenset(
 )
 
 
-def open_listener(host: str, port: int) -> socket.socket:
-    """A listening TCP socket; port 0 picks a free one.
+def bind(host: str, port: int) -> socket.socket:
+    """A TCP socket that has its address and does not listen yet; port 0 picks a free one.
 
     Raises:
         AddressInUse: the address is taken, or not ours.
@@ -48,7 +48,7 @@ def open_listener(host: str, port: int) -> socket.socket:
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
         )
     except socket.gaierror as error:
-        raise ConfigError(f"listen address {host!r} is not known: {error.strerror}") from None
+        raise ConfigError(f"the host in --listen, {host!r}, is not known: {error.strerror}") from None
     family, kind, protocol, _, address = found[0]
     sock = socket.socket(family, kind, protocol)
     try:
@@ -56,12 +56,27 @@ def open_listener(host: str, port: int) -> socket.socket:
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.bind(address)
-        sock.listen(_BACKLOG)
         sock.setblocking(False)
     except OSError as error:
         sock.close()
-        raise AddressInUse(f"cannot listen on {_join(host, port)}: {error.strerror}") from None
+        raise _in_use(_join(host, port), error) from None
     return sock
+
+
+def listen(sock: socket.socket) -> None:
+    """Let connections come.
+
+    Raises:
+        AddressInUse: somebody else who had bound the address too was faster.
+    """
+    try:
+        sock.listen(_BACKLOG)
+    except OSError as error:
+        raise _in_use(address_of(sock), error) from None
+
+
+def _in_use(address: str, error: OSError) -> AddressInUse:
+    return AddressInUse(f"cannot listen on {address}: {error.strerror}; --listen HOST:PORT names another address")
 
 
 def address_of(sock: socket.socket) -> str:

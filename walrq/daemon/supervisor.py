@@ -239,16 +239,22 @@ async def run(config: Config, *, ready: Callable[[dict[str, Any]], None] | None 
 
 
 async def _live(config: Config, clock: Clock, stop: trio.Event, ready: Callable[[dict[str, Any]], None]) -> None:
-    node = await open_node(config, clock=clock)
-    clean = False
+    # Before the directory is made: an address that cannot be had leaves nothing behind. Nobody is refused or
+    # kept waiting meanwhile, because it listens only once the node is ready.
+    sock = listener.bind(*config.listen)
     try:
-        if not stop.is_set():
-            await _serve_node(node, stop, ready)
-        clean = True
+        node = await open_node(config, clock=clock)
+        clean = False
+        try:
+            if not stop.is_set():
+                await _serve_node(node, sock, stop, ready)
+            clean = True
+        finally:
+            # Also while an error is on its way out: the lock is released, the stop is not marked clean.
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(_close, node.replica, clean)
     finally:
-        # Also while an error is on its way out: the lock is released, the stop is not marked clean.
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(_close, node.replica, clean)
+        sock.close()
 
 
 def _close(replica: Replica, clean: bool) -> None:
@@ -261,9 +267,11 @@ def _close(replica: Replica, clean: bool) -> None:
         log.warning("close_failed %s", error.text)
 
 
-async def _serve_node(node: Node, stop: trio.Event, ready: Callable[[dict[str, Any]], None]) -> None:
+async def _serve_node(
+    node: Node, sock: socket.socket, stop: trio.Event, ready: Callable[[dict[str, Any]], None]
+) -> None:
     config = node.config
-    sock = listener.open_listener(*config.listen)
+    listener.listen(sock)
     try:
         async with trio.open_nursery() as core:
             start_core(core, node)
