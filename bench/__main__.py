@@ -11,9 +11,6 @@ from pathlib import Path
 
 from walrq.testing.node import NodeFailed
 
-from .figures import machine
-from .load import LoadFailed
-
 # Each is a module with `add_arguments(parser)` and `run(arguments) -> dict`, imported when it is named.
 BENCHES = {
     "throughput": "push, lease and ack as fast as they go; --compare redis, --in-memory",
@@ -23,6 +20,9 @@ BENCHES = {
     "connections": "16 connections with 16 single messages in flight each",
     "isolation": "one queue's latency while others are paused on a backlog or stuck",
 }
+
+# What the extra of pyproject.toml brings.
+EXTRA = {"hdrh", "redis"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,7 +37,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, text in BENCHES.items():
         command = commands.add_parser(name, help=text, description=text)
         if arguments[:1] == [name]:
-            module = importlib.import_module(f".{name}", __package__)
+            try:
+                module = importlib.import_module(f".{name}", __package__)
+            except ModuleNotFoundError as error:
+                if error.name is None or error.name.partition(".")[0] not in EXTRA:
+                    raise
+                print(f"bench: {error.name} is missing: install walrq[bench], or run `make bench`", file=sys.stderr)
+                return 1
             command.add_argument(
                 "--dir",
                 type=Path,
@@ -48,6 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     chosen = parser.parse_args(arguments)
+    # They need the extra too, and a chosen bench has shown that it is there.
+    from .figures import machine
+    from .load import LoadFailed
+
     try:
         figures = chosen.run(chosen)
     except (NodeFailed, LoadFailed) as error:
