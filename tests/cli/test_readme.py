@@ -86,9 +86,13 @@ def test_the_python_examples_run(machine: Shell, tmp_path: Path) -> None:
         ran = machine(f'"{sys.executable}" example.py')
         assert (0, "") == (ran.returncode, ran.stderr.decode())
         outputs.append(ran.stdout.decode())
+        if len(outputs) == 1:
+            assert b"" == machine("walrq queue list").stdout, "it cleans up after itself"
 
     assert 2 == len(outputs)
-    assert '{"to":"you@example.org"}' in outputs[0]
+    first, second = outputs[0].splitlines()
+    assert '{"to":"you@example.org"}' in first
+    assert "b'hello'" in second
     assert ["b'one'", "b'two'", "b'three'"] == outputs[1].splitlines()[-3:]
 
 
