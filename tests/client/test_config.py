@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+
 import pytest
 
 from walrq.client.addresses import next_address
@@ -93,3 +96,11 @@ def test_changes_go_on_top_of_a_config() -> None:
 
     assert ClientConfig(window=6, worker="w") == configure(base, {"window": 6})
     assert base == configure(base, {})
+
+
+def test_a_worker_has_a_name_unless_it_wants_none() -> None:
+    """A death report tells which process it was."""
+    host, _, pid = str(ClientConfig().worker).rpartition(":")
+
+    assert (socket.gethostname(), str(os.getpid())) == (host, pid)
+    assert None is ClientConfig(worker=None).worker

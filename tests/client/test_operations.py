@@ -188,3 +188,9 @@ def test_a_delay_belongs_to_a_failure_only() -> None:
     assert api.SettleKind.FAIL == op.nack_kind("fail", 5)
     with pytest.raises(InvalidArgument, match="fail"):
         op.nack_kind("release", 5)
+
+
+def test_a_value_without_a_json_form_is_an_invalid_argument() -> None:
+    """An error of the vocabulary, not one of the encoder's."""
+    with pytest.raises(InvalidArgument, match="JSON"):
+        op.push_one("q", None, object(), None, None, None, op.PushOptions())

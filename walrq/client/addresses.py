@@ -62,8 +62,8 @@ def explain(endpoint: Endpoint, cause: BaseException | None, refused: WalrqError
     else:
         reason = "the connection was closed during the handshake; is the port right?"
     return ServerUnreachable(
-        f"no walrq server at {endpoint}: {reason}. Start one with `walrq serve`, or name another with"
-        f" --server or {URL_VARIABLE}"
+        f"no walrq server at {endpoint}: {reason.removesuffix('?')}. Start one with `walrq serve`, or name another"
+        f" with its URL or {URL_VARIABLE}"
     )
 
 

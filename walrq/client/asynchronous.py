@@ -638,7 +638,7 @@ class Client:
 
     # --- queues ---------------------------------------------------------------------------------------------
     async def create_queue(self, queue: str, /, **settings: Any) -> None:
-        """Create a queue if it is not there, with these settings (see `set_queue`)."""
+        """Create a queue, or change these settings of one that is there already (see `set_queue`)."""
         await self._ask(api.SetQueue(queue, settings, True), api.Done)
 
     async def set_queue(self, queue: str, /, **settings: Any) -> None:

@@ -321,7 +321,7 @@ class Client(Pump):
 
     # --- queues ---------------------------------------------------------------------------------------------
     def create_queue(self, queue: str, /, **settings: Any) -> None:
-        """Create a queue if it is not there, with these settings (see `set_queue`)."""
+        """Create a queue, or change these settings of one that is there already (see `set_queue`)."""
         self._ask(api.SetQueue(queue, settings, True), api.Done)
 
     def set_queue(self, queue: str, /, **settings: Any) -> None:

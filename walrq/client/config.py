@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import socket
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -37,6 +38,12 @@ def _worker_name(_: object, field: attrs.Attribute[str | None], name: str | None
         raise ConfigError(f"{field.name} is longer than {WORKER_NAME_BYTES_MAX} bytes", setting=field.name)
 
 
+def default_worker() -> str:
+    """`host:pid` of this process, as long as the wire allows."""
+    host = socket.gethostname().encode()[: WORKER_NAME_BYTES_MAX - 16].decode(errors="ignore")
+    return f"{host}:{os.getpid()}"
+
+
 @attrs.frozen(kw_only=True)
 class ClientConfig:
     """How a client behaves; every value has a default that suits a worker on a local network.
@@ -54,7 +61,7 @@ class ClientConfig:
         retry_max_s: its bound. Both are spread by a random factor between one half and one.
         keep_alive_s: a silent connection is probed this often; one that leaves two probes unanswered is
             replaced.
-        worker: name of this client in death reports; None = host name and process id are not revealed.
+        worker: name of this client in death reports, host name and process id unless given; None = no name.
     """
 
     session: bool = True
@@ -65,7 +72,7 @@ class ClientConfig:
     retry_first_s: float = attrs.field(default=0.05, validator=_positive)
     retry_max_s: float = attrs.field(default=2.0, validator=_positive)
     keep_alive_s: float = attrs.field(default=10.0, validator=_positive)
-    worker: str | None = attrs.field(default=None, validator=_worker_name)
+    worker: str | None = attrs.field(factory=default_worker, validator=_worker_name)
 
 
 @attrs.frozen

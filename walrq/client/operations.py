@@ -154,7 +154,10 @@ def push_one(
     if json is not UNSET:
         if payload is not None:
             raise InvalidArgument("give a payload or json=, not both")
-        payload = json_module.dumps(json, separators=(",", ":"), ensure_ascii=False)
+        try:
+            payload = json_module.dumps(json, separators=(",", ":"), ensure_ascii=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidArgument(f"json= has no JSON form: {error}", field="json") from None
     elif payload is None:
         raise InvalidArgument("give a payload or json=")
     data = payload_bytes(payload)
