@@ -224,3 +224,54 @@ def test_an_outage_is_shown_at_a_terminal(tmp_path: Path) -> None:
                 following.communicate()
 
     assert 130 == following.returncode
+
+
+def test_every_command_says_what_it_did(shell: Shell) -> None:
+    """Numbers, zero too, and one word for what has none."""
+    later = shell.walrq("push", "words", "x", "--delay", "1h").stdout.decode().strip()
+    for arguments, said in (
+        (["queue", "create", "words", "visibility_ms=5m", "max_deliveries=2"], "set 2 settings of words"),
+        (["queue", "pause", "words"], "paused words"),
+        (["queue", "resume", "words"], "resumed words"),
+        (["move", "words", "elsewhere"], "moved 0"),
+        (["dlq", "replay", "words"], "moved 0"),
+        (["dlq", "purge", "words", "--yes"], "removed 0"),
+        (["reschedule", "words", later, "--in", "2h"], f"rescheduled {later}"),
+        (["cancel", "words", later], f"cancelled {later}"),
+        (["queue", "purge", "words", "--yes"], "removed 0"),
+    ):
+        ran = shell.walrq(*arguments)
+        assert (0, f"{said}\n", "") == (ran.returncode, ran.stdout.decode(), ran.stderr.decode())
+    (info,) = values(shell.walrq("queue", "show", "words", "--json").stdout)
+    assert isinstance(info["settings"], dict)
+    assert 300_000 == info["settings"]["visibility_ms"]
+    assert b"deleted words with 0 messages\n" == shell.walrq("queue", "delete", "words", "--yes").stdout
+
+
+def test_a_death_report_names_the_worker(shell: Shell) -> None:
+    """The one that was given."""
+    shell.walrq("push", "named", "x")
+    shell("walrq poll named --worker bob --json | walrq nack - --mode reject")
+    (dead,) = values(shell.walrq("dlq", "list", "named", "--json").stdout)
+
+    assert isinstance(dead["history"], list)
+    assert "bob" == dead["history"][-1]["worker"]
+
+
+def test_a_poll_that_a_stopping_node_ends_says_so_at_a_terminal(tmp_path: Path) -> None:
+    """Nothing came, and not because the time was over."""
+    with Node(tmp_path / "data") as node:
+        node.start()
+        here, there = pty.openpty()
+        with os.fdopen(here, "rb", buffering=0) as terminal:
+            shell = make_shell(tmp_path, node.url)
+            with shell.popen("poll", "early", "--wait", "50", stderr=there) as polling:
+                os.close(there)
+                while b"\t1\t" not in shell(r"walrq stats | grep '^parked_polls' | tr '\n' '\t'").stdout:
+                    assert None is polling.poll()
+                node.stop()
+                said = terminal.readline()
+                out, _ = polling.communicate()
+
+    assert b"walrq: the server ended the poll early: it is stopping\r\n" == said
+    assert (0, b"") == (polling.returncode, out)

@@ -38,6 +38,7 @@ def test_no_server(lonely: Shell) -> None:
     assert 5 == ran.returncode
     assert "walrq serve" in line
     assert "WALRQ_SERVER" in line
+    assert "--server" in line
 
 
 def test_a_port_of_something_else(lonely: Shell) -> None:
@@ -76,6 +77,10 @@ def test_an_address_that_is_none(lonely: Shell, url: str) -> None:
         (["push", "mail"], 2, "PAYLOAD"),
         (["push"], 2, "QUEUE"),
         (["push", "", "x"], 1, "queue name"),
+        (["push", "mail"], 2, "--lines -"),
+        (["push", "mail", "-x"], 2, "put -- before"),
+        (["queue", "set", "mail", "dlq="], 2, "dlq=none"),
+        (["queue", "delete", "nosuch"], 3, "nosuch"),
         (["psuh", "mail"], 2, "No such command"),
         (["poll", "mail", "--visibility", "0"], 1, "visibility"),
         (["ack", "mail"], 2, "RECEIPT_HANDLE"),

@@ -77,11 +77,13 @@ def explain(error: Exception) -> int | None:
             print(error.format_message())
             return error.exit_code
         text = " ".join(error.format_message().split())
+        if type(error).__name__ == "NoSuchOption":
+            text += "; put -- before values that start with a dash"
         end = "" if text.endswith((".", "?", ")")) else "."
         print(f"{command}: {text}{end} Try `{command} --help`", file=sys.stderr)
         return error.exit_code
     if isinstance(error, WalrqError):
-        text = error.text
+        text = error.text.replace("with its URL or WALRQ", "with --server or WALRQ")
         nearest = error.details.get("nearest")
         if isinstance(nearest, str) and nearest not in text:
             text += f"; did you mean {nearest}?"

@@ -83,7 +83,7 @@ def open_client(server: str | None, **changes: Any) -> Iterator[Client]:
 
 
 def settings(texts: Sequence[str]) -> dict[str, Any]:
-    """Several `name=value`; numbers, true, false and none are read as such."""
+    """Several `name=value`; numbers, true, false, none, and durations where milliseconds are meant."""
     return dict(map(_setting, texts))
 
 
@@ -97,8 +97,12 @@ def _setting(text: str) -> tuple[str, Any]:
     # "none" is the dlq setting's own word for "keep dead messages in the queue".
     if word.lower() in constants and not (name == "dlq" and word.lower() == "none"):
         return name, constants[word.lower()]
+    if name == "dlq" and not word:
+        raise click.BadParameter("dlq= names no queue; dlq=none keeps dead messages in the queue itself")
     if name != "dlq" and re.fullmatch(r"-?[0-9]+", word):
         return name, int(word)
+    if name.endswith("_ms") and _DURATION.fullmatch(word) and word[-1].isalpha():
+        return name, round(seconds(word) * 1000)
     return name, word
 
 

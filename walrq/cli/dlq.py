@@ -79,7 +79,7 @@ def replay(
         moved = client.redrive(queue, limit, target=target, dry_run=dry_run, **wanted)
     if as_json:
         output.json_line({"moved": 0 if dry_run else moved.count, "matching": moved.count, "more": moved.more})
-    elif moved.count:
+    else:
         print(f"{'would move' if dry_run else 'moved'} {moved.count}{' or more' if dry_run and moved.more else ''}")
 
 
@@ -94,8 +94,7 @@ def purge(queue: str, filters: tuple[str, ...], yes: bool, server: str | None) -
     confirm(f"Remove the {'matching ' if wanted else ''}dead messages of {queue}?", yes)
     with open_client(server) as client:
         count = client.purge_dead(queue, **wanted)
-    if count:
-        print(f"removed {count}")
+    print(f"removed {count}")
 
 
 COMMANDS = (dlq,)

@@ -57,13 +57,14 @@ def push_lines(server: str | None, queue: str, name: str, options: dict[str, Any
                 stream.drain()
                 show(read, stream.pushed)
         except BaseException:
-            print(f"walrq: {stream.pushed} lines are in {queue} for certain", file=sys.stderr)
+            lines = "1 line is" if stream.pushed == 1 else f"{stream.pushed} lines are"
+            print(f"walrq: {lines} in {queue} for certain", file=sys.stderr)
             raise
         seconds = time.monotonic() - started
     if as_json:
         output.json_line({"queue": queue, "pushed": stream.pushed, "seconds": round(seconds, 3)})
     else:
-        print(f"pushed {stream.pushed} messages to {queue}")
+        print(f"pushed {stream.pushed} message{'' if stream.pushed == 1 else 's'} to {queue}")
 
 
 def batches(descriptor: int, before_blocking: Any = None) -> Iterator[tuple[list[bytes], int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 # A follower outlives a server that is away for a while: what it leased stays leased to its session.
 FOLLOW_TIMEOUT_S: Final = 3600.0
 FOLLOW_WAIT_S: Final = 20.0
+# An empty answer sooner than this before the end of the wait is not the end of the wait.
+EARLY_S: Final = 0.1
 
 _count = click.IntRange(min=1)
 
@@ -71,7 +74,8 @@ def push(
         push_lines(server, queue, lines, options, as_json=as_json)
         return
     if not payloads:
-        raise click.UsageError("give at least one PAYLOAD, or --lines FILE")
+        piped = "" if sys.stdin.isatty() else "; --lines - reads what is piped in"
+        raise click.UsageError(f"give at least one PAYLOAD, or --lines FILE{piped}")
     if dedup_id is not None and len(payloads) > 1:
         raise click.UsageError("--dedup-id goes with one payload")
     # An argument that is no UTF-8 arrives in Python with surrogates in it: the bytes typed are the bytes
@@ -102,6 +106,7 @@ def push(
 @click.option("--wait", type=seconds, metavar="TIME", help="Wait so long for messages.  [0]")
 @click.option("--ack", "acknowledge", is_flag=True, help="Take them off the queue once they are printed.")
 @click.option("--follow", is_flag=True, help="Go on until nothing came for --wait; without --wait until Ctrl-C.")
+@click.option("--worker", metavar="NAME", help="Who works on them, as death reports tell it.  [HOST:PID]")
 @json_option
 @server_option
 def poll(
@@ -111,6 +116,7 @@ def poll(
     wait: float | None,
     acknowledge: bool,
     follow: bool,
+    worker: str | None,
     as_json: bool,
     server: str | None,
 ) -> None:
@@ -120,18 +126,29 @@ def poll(
     unless --ack takes it off the queue. With --json the receipt handles are shown that `walrq ack`, `nack`
     and `touch` need.
     """
-    changes = {"timeout_s": FOLLOW_TIMEOUT_S} if follow else {}
+    changes: dict[str, Any] = {"timeout_s": FOLLOW_TIMEOUT_S} if follow else {}
+    if worker is not None:
+        changes["worker"] = worker
     step_s = (FOLLOW_WAIT_S if follow else 0.0) if wait is None else wait
     with open_client(server, **changes) as client:
+        until = time.monotonic() + step_s
         while True:
-            found = client.poll(queues, visibility, max_messages, wait=step_s)
+            left_s = max(0.0, until - time.monotonic()) if follow else step_s
+            found = client.poll(queues, visibility, max_messages, wait=left_s)
+            # A node that is stopping answers its polls at once, with nothing.
+            early = not found and until - time.monotonic() > EARLY_S
             if found:
                 _show(found, as_json)
                 if acknowledge:
                     _acknowledge(client, found)
                 elif not as_json:
                     output.note(f"leased for {found[0].remaining:.0f} s; --ack takes messages off the queue")
-            if not follow or (not found and wait is not None):
+                until = time.monotonic() + step_s
+            elif early:
+                output.note(f"walrq: the server ended the poll early{'' if follow else ': it is stopping'}")
+            elif follow:
+                until = time.monotonic() + step_s
+            if not follow or (not found and not early and wait is not None):
                 return
 
 
@@ -249,7 +266,10 @@ def touch(receipt: tuple[str, ...], visibility: float, server: str | None) -> No
 @json_option
 @server_option
 def peek(queue: str, state: str, limit: int, bodies: bool, as_json: bool, server: str | None) -> None:
-    """Look at messages of QUEUE without leasing them."""
+    """Look at messages of QUEUE without leasing them.
+
+    In the order in which they were pushed, whatever their priority and group: not the order of delivery.
+    """
     with open_client(server, session=False) as client:
         found = client.peek(queue, state, limit, bodies=bodies)
     if as_json:
@@ -272,7 +292,7 @@ def cancel(queue: str, message_ids: tuple[str, ...], as_json: bool, server: str 
     """Remove messages that nobody has leased. Exit status 1 when one could not be removed."""
     with open_client(server) as client:
         outcomes = client.cancel(queue, message_ids)
-    return _report(message_ids, outcomes, as_json)
+    return _report(message_ids, outcomes, as_json, "cancelled")
 
 
 @click.command(epilog=example("walrq reschedule mail $(walrq push mail later --delay 1h) --in 5m"))
@@ -288,16 +308,10 @@ def reschedule(
     """Let a message that nobody has leased become due at another time."""
     if (at is None) == (in_ is None):
         raise click.UsageError("give either --at or --in")
-    when = _moment(at) if at is not None else _now() + (in_ or 0.0)
+    when = _moment(at) if at is not None else time.time() + (in_ or 0.0)
     with open_client(server) as client:
         outcome = client.reschedule(queue, message_id, when)
-    return _report([message_id], [outcome], as_json)
-
-
-def _now() -> float:
-    import time
-
-    return time.time()
+    return _report([message_id], [outcome], as_json, "rescheduled")
 
 
 def _moment(text: str) -> float:
@@ -324,13 +338,15 @@ _WORDS: Final = {
 }
 
 
-def _report(message_ids: Sequence[str], outcomes: Sequence[str], as_json: bool) -> int:
+def _report(message_ids: Sequence[str], outcomes: Sequence[str], as_json: bool, done: str) -> int:
     """Say what became of each; exit status 1 unless all are done."""
     for message_id, outcome in zip(message_ids, outcomes, strict=True):
         if as_json:
             output.json_line({"message_id": message_id, "outcome": outcome})
         elif outcome != "done":
             print(f"walrq: {message_id} {_WORDS[outcome]}", file=sys.stderr)
+        else:
+            print(f"{done} {message_id}")
     return 0 if all(outcome == "done" for outcome in outcomes) else 1
 
 
@@ -346,7 +362,7 @@ def move(source: str, target: str, limit: int, as_json: bool, server: str | None
         moved = client.move(source, target, limit)
     if as_json:
         output.json_line({"moved": moved.count, "more": moved.more})
-    elif moved.count:
+    else:
         print(f"moved {moved.count}")
 
 

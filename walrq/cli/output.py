@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from walrq.client.messages import Message, Seen
 
 PREVIEW_CHARACTERS = 60
+# Terminals with fewer columns see times without their date and zone.
+WIDE_COLUMNS = 120
+# Columns that become narrower when there is no room: message ids, names and numbers are for copying.
+CUT = ("payload", "last error")
+GIVES_WAY = (*CUT, "value")
 
 
 def json_line(value: Any) -> None:
@@ -91,9 +96,16 @@ def seen_value(seen: Seen) -> dict[str, Any]:
 
 
 def payload_line(payload: bytes) -> None:
-    """A payload as it is, and a line end."""
+    """A payload as it is, and a line end; on a terminal control characters are replaced."""
     sys.stdout.flush()
+    if sys.stdout.isatty():
+        payload = _printable(payload.decode("utf-8", "replace")).encode()
     sys.stdout.buffer.write(payload + b"\n")
+
+
+def _printable(text: str) -> str:
+    """The text without characters that could move a terminal's cursor; tabs stay."""
+    return "".join(character if character.isprintable() or character == "\t" else "·" for character in text)
 
 
 def preview(payload: bytes | None) -> str:
@@ -101,38 +113,49 @@ def preview(payload: bytes | None) -> str:
     if payload is None:
         return "-"
     text = payload[: PREVIEW_CHARACTERS * 4].decode("utf-8", "replace")
-    text = "".join(character if character.isprintable() else "·" for character in text)
+    text = _printable(text)
     return text if len(text) <= PREVIEW_CHARACTERS else text[: PREVIEW_CHARACTERS - 1] + "…"
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """A table on a terminal, tab-separated lines without titles in a pipe; nothing when there are no rows."""
-    found = [[_cell(cell) for cell in row] for row in rows]
-    if not found:
+    given = list(rows)
+    if not given:
         return
     if not sys.stdout.isatty():
-        for cells in found:
-            sys.stdout.write("\t".join(cells) + "\n")
+        for row in given:
+            sys.stdout.write("\t".join(map(_cell, row)) + "\n")
         return
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    console = Console()
+    narrow = console.width < WIDE_COLUMNS
+    found = [[_cell(cell, narrow) for cell in row] for row in given]
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1 if narrow else 2, 0, 0), collapse_padding=True)
     for number, title in enumerate(titles):
         numeric = all(cells[number].replace(".", "", 1).isdigit() for cells in found)
-        shown.add_column(title, justify="right" if numeric else "left", overflow="fold")
+        shown.add_column(title, justify="right" if numeric else "left", no_wrap=title not in GIVES_WAY, overflow="fold")
     for cells in found:
-        # Text, not markup: a payload with brackets is shown as it is.
-        shown.add_row(*[Text(cell) for cell in cells])
-    Console().print(shown)
+        # Text, not markup: a payload with brackets is shown as it is. What gives way is cut, in one line.
+        shown.add_row(
+            *[
+                Text(cell, no_wrap=True, overflow="ellipsis") if title in CUT else Text(cell)
+                for title, cell in zip(titles, cells, strict=True)
+            ]
+        )
+    console.print(shown)
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, narrow: bool = False) -> str:
+    """The text of a cell; on a narrow terminal a moment is its time of day."""
     if value is None:
         return "-"
     if isinstance(value, datetime):
+        if narrow:
+            return value.strftime("%H:%M:%S")
         return value.isoformat(sep=" ", timespec="seconds")
     return str(value)
 

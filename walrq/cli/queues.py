@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -29,6 +30,11 @@ def _value(info: QueueInfo) -> dict[str, Any]:
     return {"queue": info.name, **counts, "oldest_ms": info.oldest_ms, "settings": dict(info.settings)}
 
 
+def _row(info: QueueInfo) -> tuple[Any, ...]:
+    paused = " (paused)" if info.settings.get("paused") and sys.stdout.isatty() else ""
+    return (info.name + paused, *(getattr(info, name) for name in COUNTS))
+
+
 @click.group(epilog=example("walrq queue list"))
 def queue() -> None:
     """Queues and their settings."""
@@ -46,7 +52,7 @@ def list_queues(prefix: str, as_json: bool, server: str | None) -> None:
         for info in found:
             output.json_line(_value(info))
         return
-    output.table(("queue", *COUNTS), ((info.name, *(getattr(info, name) for name in COUNTS)) for info in found))
+    output.table(("queue", *COUNTS), (_row(info) for info in found))
 
 
 @queue.command(epilog=example("walrq queue show mail"))
@@ -65,14 +71,22 @@ def show(queue: str, as_json: bool, server: str | None) -> None:
     output.table(("what", "value"), rows)
 
 
+def _say_set(queue: str, count: int) -> None:
+    print(f"{queue} is there" if not count else f"set {count} setting{'' if count == 1 else 's'} of {queue}")
+
+
 @queue.command(epilog=example("walrq queue create mail max_deliveries=5"))
 @queue_argument
 @click.argument("given", metavar="[NAME=VALUE]...", nargs=-1)
 @server_option
 def create(queue: str, given: tuple[str, ...], server: str | None) -> None:
-    """Create QUEUE if it is not there, with these settings."""
+    """Create QUEUE, or change these settings if it is there already."""
+    changes = settings(given)
     with open_client(server) as client:
-        client.create_queue(queue, **settings(given))
+        client.create_queue(queue, **changes)
+    print(
+        f"set {len(changes)} setting{'' if len(changes) == 1 else 's'} of {queue}" if changes else f"{queue} is there"
+    )
 
 
 @queue.command("set", epilog=example("walrq queue set mail visibility_ms=60000 max_length=none"))
@@ -80,10 +94,11 @@ def create(queue: str, given: tuple[str, ...], server: str | None) -> None:
 @click.argument("given", metavar="NAME=VALUE...", nargs=-1, required=True)
 @server_option
 def change(queue: str, given: tuple[str, ...], server: str | None) -> None:
-    """Change settings of QUEUE. `walrq queue show QUEUE` lists them all."""
+    """Change settings of QUEUE. `walrq queue show QUEUE` lists them all; times may be written as 5s, 5m or 1h."""
     changes = settings(given)
     with open_client(server) as client:
         client.set_queue(queue, **changes)
+    _say_set(queue, len(changes))
 
 
 @queue.command(epilog=example("walrq queue pause mail"))
@@ -93,6 +108,7 @@ def pause(queue: str, server: str | None) -> None:
     """Let polls of QUEUE get nothing; pushes go on."""
     with open_client(server) as client:
         client.pause_queue(queue)
+    print(f"paused {queue}")
 
 
 @queue.command(epilog=example("walrq queue resume mail"))
@@ -102,6 +118,7 @@ def resume(queue: str, server: str | None) -> None:
     """End a pause of QUEUE."""
     with open_client(server) as client:
         client.resume_queue(queue)
+    print(f"resumed {queue}")
 
 
 @queue.command(epilog=example("walrq queue purge mail --yes"))
@@ -113,8 +130,7 @@ def purge(queue: str, yes: bool, server: str | None) -> None:
     confirm(f"Remove all messages of {queue}?", yes)
     with open_client(server) as client:
         count = client.purge_queue(queue)
-    if count:
-        print(f"removed {count}")
+    print(f"removed {count}")
 
 
 @queue.command(epilog=example("walrq queue delete mail --yes"))
@@ -123,9 +139,13 @@ def purge(queue: str, yes: bool, server: str | None) -> None:
 @server_option
 def delete(queue: str, yes: bool, server: str | None) -> None:
     """Remove QUEUE and all that is in it."""
+    if not yes:
+        with open_client(server, session=False) as client:
+            client.show_queue(queue)
     confirm(f"Delete {queue} and all that is in it?", yes)
     with open_client(server) as client:
-        client.delete_queue(queue)
+        count = client.delete_queue(queue)
+    print(f"deleted {queue} with {count} message{'' if count == 1 else 's'}")
 
 
 @click.command(epilog=example("walrq stats --json"))
