@@ -11,6 +11,21 @@ import pytest
 from walrq.cli import output
 
 
+def test_names_of_segments_stay_in_one_piece(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long titles give way before what stands below them."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    titles = ("segment", "first_index", "last_index", "records", "end", "file_bytes", "sealed")
+
+    output.table(titles, [("seg-00000000000000000001.wal", 100_000, 200_000, 100_000, 67_108_000, 67_108_864, False)])
+
+    shown = capsys.readouterr().out
+    assert "seg-00000000000000000001.wal" in shown
+    assert "67108864" in shown
+
+
 @pytest.mark.parametrize("columns", ["80", "140"])
 def test_message_ids_stay_in_one_piece(
     columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -137,7 +137,12 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1 if narrow else 2, 0, 0), collapse_padding=True)
     for number, title in enumerate(titles):
         numeric = all(cells[number].replace(".", "", 1).isdigit() for cells in found)
-        shown.add_column(title, justify="right" if numeric else "left", no_wrap=title not in GIVES_WAY, overflow="fold")
+        shown.add_column(
+            title.replace("_", "\n") if narrow else title,
+            justify="right" if numeric else "left",
+            no_wrap=title not in GIVES_WAY,
+            overflow="fold",
+        )
     for cells in found:
         # Text, not markup: a payload with brackets is shown as it is. What gives way is cut, in one line.
         shown.add_row(
