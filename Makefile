@@ -8,7 +8,7 @@
 #   make mutants  break the code one rule at a time and show which test notices
 #   make clean    remove what the targets above made (never the data directory)
 #
-# ARGS is passed on:  make run ARGS="--fsync never",  make test ARGS="-k lease"
+# ARGS is passed on:  make run ARGS="--listen 127.0.0.1:50052",  make test ARGS="-k lease"
 
 .DEFAULT_GOAL := help
 .PHONY: help run test check bench soak mutants clean
@@ -24,7 +24,7 @@ PIP_INSTALL := $(PY) -m pip install --quiet --no-compile --disable-pip-version-c
 ON_PATH := $(PY) -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "walrq_checkout.pth").write_text(str(pathlib.Path.cwd()) + "\n")'
 
 help:
-	@sed -n 's/^#   \(make .*\)/\1/p' Makefile
+	@sed -n -e 's/^#   \(make .*\)/\1/p' -e 's/^# \(ARGS is .*\)/\1/p' Makefile
 
 # A candidate must run (a version manager's shim may not) and be able to make a virtual environment.
 $(PY):
