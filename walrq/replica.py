@@ -43,10 +43,12 @@ from walrq.queues.commands import (
 from walrq.queues.effects import Effects, Result
 from walrq.queues.image import Imager, live_in, load
 from walrq.queues.machine import Bounds, Machine
+from walrq.queues.reads import lost_messages
 from walrq.raft.core import Raft, Ready
 from walrq.raft.entries import HardState, Kind, Tail
 from walrq.storage import hard_state as stored
 from walrq.storage.cache import ByteBoundedCache
+from walrq.storage.findings import Finding, Verdict
 from walrq.storage.record import Record
 from walrq.storage.snapshot import SnapshotWriter
 from walrq.storage.storage import Storage
@@ -208,11 +210,19 @@ class Replica:
         else:
             machine, known, applied = load(snapshot.pages(), config.bounds), tuple(snapshot.hashes), snapshot.index
         state = HardState(hard.term, hard.vote) if hard is not None else HardState()
+        highest = storage.highest_term
+        if state.term < highest or (hard is None and storage.last_index):
+            # inv: TermMonotonic  (right for a single voter only: nobody else can have voted or been voted for)
+            text = f"it is gone, or older than the log: the term goes on behind {highest}, the highest that is known"
+            storage.note(Finding(Verdict.METADATA, "hard-state", text))
+            state = HardState(max(state.term, highest))
         raft = Raft(config.node_id, {config.node_id}, state, Tail(storage.last_index, storage.last_term))
         self = cls(storage, config, raft, machine, Imager(machine, known), applied)
         raft.campaign()
         self._persist_now()
         self._replay(raft.last_index - 1)
+        for lost in lost_messages(machine, storage.index_ranges()):
+            storage.note(Finding(Verdict.MISSING, "wal", str(lost), first_index=lost.first, last_index=lost.last))
         self._clock = LeaderClock(machine.last_stamp, reading)
         self._persist_now()
         self.advance()
@@ -327,12 +337,13 @@ class Replica:
     ) -> None:
         if ready.hard_state is not None:
             known = self._storage.hard_state
+            cluster_id = known.cluster_id if known is not None else self.machine.cluster or self.config.cluster_id
             self._storage.set_hard_state(
                 stored.HardState(
                     term=ready.hard_state.term,
                     vote=ready.hard_state.vote,
                     node_id=self.config.node_id,
-                    cluster_id=known.cluster_id if known is not None else self.config.cluster_id,
+                    cluster_id=cluster_id,
                     disk_uuid=known.disk_uuid if known is not None else self.config.disk_uuid,
                 )
             )

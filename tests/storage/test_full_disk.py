@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from tests.storage.crash import SEGMENT_BYTES, config
-from walrq.errors import DiskFull
+from walrq.errors import DiskFull, StorageError
 from walrq.storage.record import Record
 from walrq.storage.storage import Storage
 from walrq.testing.disk import SimDisk
@@ -119,3 +121,22 @@ def test_a_new_directory_without_room_is_refused() -> None:
     """At the start, in one line, not at the first push."""
     with pytest.raises(DiskFull):
         Storage.open(SimDisk(quota_bytes=SEGMENT_BYTES + 8192), config())
+
+
+@pytest.mark.parametrize("refused", [("pwritev", "pwrite"), ("pwrite",), ("fdatasync",)], ids=" and ".join)
+def test_a_refusal_that_cannot_be_undone_is_final(refused: tuple[str, ...]) -> None:
+    """The undoing write, the slot and the sync: what a start would find is unknown, so nobody is told a refusal."""
+    disk = SimDisk()
+    storage = Storage.open(disk, config())
+    storage.append_batch([record(1)])
+    for name in refused:
+        disk.fail(0, errno.ENOSPC, name=name, short=name == "pwritev")
+
+    with pytest.raises(StorageError) as first:
+        storage.append_batch([record(2)])
+    disk.clear_faults()
+    with pytest.raises(StorageError, match="failed earlier"):
+        storage.append_batch([record(2)])
+
+    assert not isinstance(first.value, DiskFull)
+    assert record(1) == Storage.open(disk.keep_all(), config()).read(1)

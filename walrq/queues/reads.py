@@ -1,4 +1,5 @@
-"""Looking without touching: peek, dead-letter listings, queue counts. Nothing here changes the machine.
+"""Looking without touching: peek, dead-letter listings, queue counts, messages without a body. Nothing here changes
+the machine.
 
 A page of messages is in order of sequence (dead ones: in order of death); its cursor is the sequence to go on from.
 """
@@ -6,7 +7,11 @@ A page of messages is in order of sequence (dead ones: in order of death); its c
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
+
+import attrs
 
 from walrq import api
 from walrq.api import State
@@ -14,7 +19,7 @@ from walrq.limits import BATCH_MESSAGES_MAX, FRAME_BYTES_MAX
 from walrq.queues import death
 from walrq.queues.batch import BACKOFF, DELAYED, LEASED, PARKED, READY, Batch, Run
 from walrq.queues.effects import Seen
-from walrq.queues.queue import PAGE_SHIFT, Queue
+from walrq.queues.queue import LIVE_SHIFT, PAGE_SHIFT, Queue
 from walrq.queues.settings import as_dict
 
 if TYPE_CHECKING:
@@ -23,6 +28,8 @@ if TYPE_CHECKING:
 # Stories of one page: with as much again for bodies a reply stays within a frame.
 STORIES_BYTES_MAX: Final = FRAME_BYTES_MAX // 4
 _ROW_BYTES: Final = 200
+
+_INDEX_MAX: Final = (1 << 64) - 1
 
 _STATES = {
     State.READY: (READY,),
@@ -172,3 +179,63 @@ def list_queues(m: Machine, request: api.ListQueues) -> api.QueueList:
     return api.QueueList(
         tuple(_info(m, m.queues[name]) for name in page), page[-1] if len(names) > request.limit else ""
     )
+
+
+@attrs.define
+class Lost:
+    """Live messages of one queue that were pushed by entries first .. last, all of which are gone."""
+
+    queue: str
+    first: int
+    last: int
+    messages: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.messages} live messages of queue {self.queue!r} have no record any more: a segment was lost;"
+            " they are delivered as lost"
+        )
+
+
+def lost_messages(m: Machine, ranges: Sequence[tuple[int, int]]) -> list[Lost]:
+    """Live messages whose segment was lost below the snapshot: one value per queue and hole of the log.
+
+    The snapshot knows the messages, the log has their bodies; neither alone can tell.
+
+    Args:
+        ranges: (first, last) index of every segment, ascending and apart.
+    """
+    holes: list[tuple[int, int]] = []
+    expected = 0
+    for first, last in ranges:
+        if first > expected:
+            holes.append((expected, first - 1))
+        expected = last + 1
+    holes.append((expected, _INDEX_MAX))
+    starts = [first for first, _ in holes]
+
+    def hole_of(index: int) -> int:
+        """The position of the hole that `index` lies in; -1: it lies in a segment."""
+        position = bisect_right(starts, index) - 1
+        return position if position >= 0 and index <= holes[position][1] else -1
+
+    def is_holed(block: int) -> bool:
+        """Whether a hole begins, ends or lies around the block."""
+        end = ((block + 1) << LIVE_SHIFT) - 1
+        position = bisect_right(starts, end) - 1
+        return position >= 0 and holes[position][1] >= block << LIVE_SHIFT
+
+    # Nearly always nothing is lost, and no message has to be looked at. (Index 0 is no entry.)
+    if not any(is_holed(block) for block in m.live_blocks):
+        return []
+    found: dict[tuple[str, int], Lost] = {}
+    for queue in m.queues.values():
+        for batch in queue.batches():
+            hole = hole_of(batch.index)
+            if hole < 0:
+                continue
+            lost = found.setdefault((queue.name, hole), Lost(queue.name, batch.index, batch.index, 0))
+            lost.first = min(lost.first, batch.index)
+            lost.last = max(lost.last, batch.index)
+            lost.messages += batch.live
+    return list(found.values())

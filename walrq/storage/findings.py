@@ -15,7 +15,8 @@ class Verdict(enum.StrEnum):
     suspect: between the two slots; it may have been acknowledged. A single node cuts it and names the
         indexes.
     damaged: it was durable and is not readable any more; kept aside, everything around it is served.
-    missing: indexes above the snapshot that no segment holds.
+    missing: indexes that no segment holds: above the snapshot, or below it with live messages in them; or the
+        newest segment itself.
     metadata: a header, slot, manifest or page file could not be read; what follows from that is in the text.
     """
 
@@ -52,6 +53,12 @@ class Finding:
     def lost(self) -> range:
         """The log indexes that are lost."""
         return range(self.first_index, self.last_index + 1)
+
+    def __str__(self) -> str:
+        entries = f" entries {self.first_index}..{self.last_index}" if self.lost else ""
+        span = f" bytes {self.start}..{self.end}" if self.end else ""
+        kept = f" (kept as {self.kept_as})" if self.kept_as else ""
+        return f"verdict={self.verdict.value} file={self.file}{entries}{span}: {self.text}{kept}"
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""

@@ -69,8 +69,15 @@ class HardStateFile:
         self.state: HardState | None = None
         self.marks: Marks | None = None
 
-    def load(self) -> None:
-        """Read the newest page. CorruptRecord if the file is there but neither page can be read; OSError."""
+    def load(self, *, lived: bool) -> None:
+        """Read the newest page. OSError.
+
+        Args:
+            lived: the log or a snapshot holds something, so the first write was finished long ago.
+
+        Raises:
+            CorruptRecord: the file is there, but neither page can be read.
+        """
         if not self._disk.exists(self._path):
             return
         data = read_file(self._disk, self._path)
@@ -78,9 +85,12 @@ class HardStateFile:
         good = [page for page in pages if page is not None]
         if not good:
             # The first write never finished: only the name and, at most, a torn first page are there.
-            if not any(data[PAGE_BYTES:]):
+            if not lived and not any(data[PAGE_BYTES:]):
                 return
-            raise CorruptRecord(f"{self._path} is damaged: term and vote are unknown, and are not guessed")
+            raise CorruptRecord(
+                f"{self._path} is damaged: term and vote are unknown, and are not guessed; put the file back from a"
+                " copy, or, if this node is the only voter, move it away: the term then goes on behind the log's"
+            )
         self._sequence, self.state, self.marks = max(good, key=lambda page: page[0])
 
     def write(self, state: HardState | None, marks: Marks) -> None:

@@ -17,8 +17,9 @@ from walrq.storage.disk import Disk, RealDisk, read_file
 from walrq.storage.findings import Finding, Verdict
 from walrq.storage.hard_state import HardStateFile
 from walrq.storage.manifest import Manifest, decode_manifest
+from walrq.storage.opening import survey
 from walrq.storage.record import Found
-from walrq.storage.recovery import scan_file
+from walrq.storage.recovery import judge_end, scan_file
 from walrq.storage.segment import Header, number_in, read_header
 from walrq.storage.snapshot import SnapshotReader, manifest_number
 
@@ -119,16 +120,19 @@ def verify(data_dir: str, *, disk: Disk | None = None) -> Verification:
     """Read every byte of a data directory that is covered by a checksum. DataDirInvalid; OSError."""
     disk = disk or RealDisk()
     _check_directory(disk, data_dir)
-    findings = _verify_hard_state(disk, data_dir)
-    snapshot, snapshot_findings = _verify_snapshots(disk, data_dir)
-    findings += snapshot_findings
+    snapshot, findings = _verify_snapshots(disk, data_dir)
+    has_snapshot = snapshot is not None or bool(findings)
+    findings = _verify_hard_state(disk, data_dir, has_snapshot=has_snapshot) + findings
     snapshot_index = snapshot.index if snapshot is not None else 0
     count = record_count = record_bytes = first_index = last_index = 0
     expected = snapshot_index + 1
+    newest: tuple[int, bool] | None = None
+    set_aside = False
     for name, header in _segment_headers(disk, data_dir):
         count += 1
         if header is None:
             findings.append(Finding(Verdict.METADATA, f"wal/{name}", "header and slots are damaged"))
+            set_aside = True
             continue
         scanned = scan_file(disk, f"{data_dir}/wal/{name}", f"wal/{name}", header)
         findings += scanned.findings
@@ -141,6 +145,9 @@ def verify(data_dir: str, *, disk: Disk | None = None) -> Verification:
         record_bytes += scanned.chain.end
         last_index = max(last_index, scanned.last_index)
         expected = max(expected, scanned.last_index + 1)
+        newest = (scanned.last_index, header.promise.sealed)
+    if not set_aside:
+        findings += judge_end(newest, snapshot_index)
     tails = (Verdict.TORN, Verdict.SUSPECT)
     return Verification(
         ok=all(finding.verdict in tails for finding in findings),
@@ -170,11 +177,19 @@ def _check_directory(disk: Disk, data_dir: str) -> None:
     identity.read_identity(disk, data_dir)
 
 
-def _verify_hard_state(disk: Disk, data_dir: str) -> list[Finding]:
+def _verify_hard_state(disk: Disk, data_dir: str, *, has_snapshot: bool) -> list[Finding]:
+    file = HardStateFile(disk, data_dir)
+    found = survey(disk, data_dir)
+    lived = found.records or has_snapshot
     try:
-        HardStateFile(disk, data_dir).load()
+        file.load(lived=lived)
     except CorruptRecord as error:
         return [Finding(Verdict.METADATA, "hard-state", error.text)]
+    if file.marks is None and lived:
+        return [Finding(Verdict.METADATA, "hard-state", "the file is gone: term, vote and identity are unknown")]
+    if file.state is not None and not found.segments and not has_snapshot:
+        text = f"the directory has been used before (term {file.state.term}), but log and snapshots are gone"
+        return [Finding(Verdict.MISSING, "wal", text)]
     return []
 
 

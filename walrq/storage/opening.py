@@ -14,8 +14,8 @@ from walrq.storage.config import StorageConfig
 from walrq.storage.disk import FULL_ERRNOS, Disk
 from walrq.storage.findings import Finding, Verdict
 from walrq.storage.pool import SegmentPool
-from walrq.storage.record import HEADER, HEADER_BYTES
-from walrq.storage.recovery import Scan, keep_aside, scan_file, segment_from
+from walrq.storage.record import HEADER, HEADER_BYTES, seed_of
+from walrq.storage.recovery import Scan, judge_end, keep_aside, scan_file, segment_from
 from walrq.storage.segment import (
     PAGE_BYTES,
     RECORDS_START,
@@ -37,6 +37,7 @@ class _Opening:
     disk_uuid: bytes
     findings: list[Finding] = attrs.field(factory=list)
     incarnation: int = 0
+    set_aside: bool = False
 
     @property
     def directory(self) -> str:
@@ -61,6 +62,9 @@ def open_wal(
     headers = _headers(opening, names)
     segments, last_scan, last_header = _segments(opening, headers, snapshot_index)
     _find_gaps(opening, segments, snapshot_index)
+    if not opening.set_aside:
+        newest = (segments[-1].last_index, segments[-1].sealed) if segments else None
+        opening.findings += judge_end(newest, snapshot_index)
     pool = SegmentPool(
         disk,
         opening.directory,
@@ -88,6 +92,49 @@ def open_wal(
     if not wal.replenish() and not segments:
         raise DiskFull("no room for the log's first segments and their reserve")
     return wal, opening.findings
+
+
+@attrs.frozen
+class Survey:
+    """What is there before anything is changed.
+
+    `segments`: at least one can be read. `records`: something was written into one, or there is a file that cannot
+    be read, which nobody can rule it out of.
+    """
+
+    segments: bool
+    records: bool
+
+
+def survey(disk: Disk, data_dir: str) -> Survey:
+    """Look at the segments without changing anything. OSError."""
+    directory = f"{data_dir}/wal"
+    segments = records = False
+    for name in disk.list_directory(directory):
+        first_index = number_in(name, free=False)
+        if first_index is None:
+            continue
+        header = read_header(disk, f"{directory}/{name}")
+        if header is None:
+            records = True
+            continue
+        segments = True
+        # Under a weak policy the slots may not speak of the records yet.
+        begun = first_index > 1 or header.promise.newer_last >= first_index
+        records = records or begun or _has_first_record(disk, f"{directory}/{name}", header)
+    return Survey(segments, records)
+
+
+def _has_first_record(disk: Disk, path: str, header: Header) -> bool:
+    handle = disk.open(path, read_only=True)
+    try:
+        data = disk.pread(handle, HEADER_BYTES, RECORDS_START)
+    finally:
+        disk.close(handle)
+    if len(data) < HEADER_BYTES:
+        return False
+    _, _, prev, _, _, _, _, index = HEADER.unpack(data)
+    return bool(prev == seed_of(header.identity.incarnation) and index == header.identity.first_index)
 
 
 def _free_files(opening: _Opening, names: list[str], segment_bytes: int) -> tuple[list[str], int]:
@@ -129,7 +176,9 @@ def _headers(opening: _Opening, names: list[str]) -> list[tuple[str, Header]]:
             continue
         header = read_header(opening.disk, f"{opening.directory}/{name}")
         if header is None or header.identity.first_index != first_index:
-            _quarantine(opening, name, "the segment's header and slots are damaged")
+            opening.set_aside = True
+            text = f"the segment's header and slots are damaged; its entries, from {first_index} on, are lost"
+            _quarantine(opening, name, text)
         elif header.identity_readable and header.identity.disk_uuid != opening.disk_uuid:
             _quarantine(opening, name, "the segment belongs to another disk")
         else:
@@ -261,7 +310,10 @@ def _note_torn_tail(opening: _Opening, name: str, segment: Segment) -> None:
 
 
 def _find_gaps(opening: _Opening, segments: list[Segment], snapshot_index: int) -> None:
-    """Indexes above the snapshot that no segment holds. Below it a gap is a reclaimed segment."""
+    """Indexes above the snapshot that no segment holds.
+
+    Below it a gap is a reclaimed segment, unless something in it is alive: that the caller knows.
+    """
     expected = snapshot_index + 1
     for segment in segments:
         if segment.first_index > expected:

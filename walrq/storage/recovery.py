@@ -65,6 +65,38 @@ def judge(offset: int, promise: Promise) -> Verdict:
     return Verdict.TORN
 
 
+def judge_end(newest: tuple[int, bool] | None, snapshot_index: int) -> list[Finding]:
+    """What the end of the log says of a segment that is not there.
+
+    A log that has begun always has a segment behind its last sealed one, except while it goes on in a new one: the
+    old one is sealed first. A snapshot is not made before the log is durable up to its index.
+
+    Args:
+        newest: (last index, whether sealed) of the newest segment; None: there is no segment.
+        snapshot_index: 0: there is no snapshot.
+    """
+    # inv: NoSilentLoss
+    if newest is None:
+        if not snapshot_index:
+            return []
+        text = f"every segment is gone; what came after the snapshot at {snapshot_index}, if anything, is lost"
+        return [Finding(Verdict.MISSING, "wal", text)]
+    last_index, sealed = newest
+    if not sealed:
+        return []
+    if last_index < snapshot_index:
+        text = (
+            f"the newest segment is gone: what is left ends at {last_index}, before the snapshot at"
+            f" {snapshot_index}; what came after the snapshot, if anything, is lost"
+        )
+        return [Finding(Verdict.MISSING, "wal", text)]
+    text = (
+        f"no segment follows the sealed end at {last_index}: the stop fell between two segments, or the newest"
+        f" segment is gone and everything from {last_index + 1} on is lost"
+    )
+    return [Finding(Verdict.SUSPECT, "wal", text)]
+
+
 def follow(window: Window, offset: int, seed: int, prev: int, expected: int) -> Found | None:
     """The record at `offset` if it is intact, chained to `prev` and the one expected (or a fence)."""
     found = verify(window, offset, seed)

@@ -17,9 +17,9 @@ from walrq.storage.config import StorageConfig
 from walrq.storage.disk import Disk
 from walrq.storage.findings import Finding
 from walrq.storage.hard_state import HardState, HardStateFile, Marks
-from walrq.storage.opening import open_wal
+from walrq.storage.opening import open_wal, survey
 from walrq.storage.record import Record
-from walrq.storage.snapshot import SnapshotReader, SnapshotStore, SnapshotWriter
+from walrq.storage.snapshot import SnapshotReader, SnapshotStore, SnapshotWriter, manifest_number
 from walrq.storage.wal import Wal
 
 
@@ -112,6 +112,7 @@ class Storage:
         self._wal = wal
         self.disk_uuid = disk_uuid
         self.recovered = recovered
+        self._noted: list[Finding] = []
 
     @classmethod
     def open(cls, disk: Disk, config: StorageConfig) -> Self:
@@ -140,7 +141,17 @@ class Storage:
         data_dir = config.data_dir
         disk_uuid = identity.load_or_create(disk, data_dir)
         hard_state = HardStateFile(disk, data_dir)
-        hard_state.load()
+        found_before = survey(disk, data_dir)
+        names = disk.list_directory(f"{data_dir}/snapshots")
+        has_manifest = any(manifest_number(name) is not None for name in names)
+        hard_state.load(lived=found_before.records or has_manifest)
+        if hard_state.state is not None and not found_before.segments and not has_manifest:
+            # inv: NoSilentLoss  (the first segment is named before the first term is written)
+            raise CorruptRecord(
+                f"{data_dir} has been used before (term {hard_state.state.term}), but its log and its snapshots are"
+                " gone: nothing that was acknowledged is left in it; put wal/ and snapshots/ back from a copy, or"
+                " begin anew with an empty directory"
+            )
         marks = hard_state.marks
         boot_id = disk.boot_id()
         snapshots = SnapshotStore(disk, data_dir, reserve_bytes=config.reserve_snapshot_bytes)
@@ -239,8 +250,19 @@ class Storage:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The report of the start, and what was found since when old segments were first read."""
-        return (*self.recovered.report, *self._wal.late_findings)
+        """The report of the start, what the caller noted, and what was found since when old segments were read."""
+        return (*self.recovered.report, *self._noted, *self._wal.late_findings)
+
+    def note(self, finding: Finding) -> None:
+        """Add what only the caller can know, such as live messages without a record."""
+        self._noted.append(finding)
+
+    @property
+    def highest_term(self) -> int:
+        """The highest term of the snapshot and of every record that was looked at; 0: none."""
+        newest = self._snapshots.newest
+        terms = [segment.terms[-1][1] for segment in self._wal.segments if segment.terms]
+        return max([newest.term if newest is not None else 0, *terms])
 
     # --- hard state -----------------------------------------------------------------------------------------
 

@@ -10,12 +10,13 @@ list of segments is a tuple that is replaced, never changed, so readers need no 
     incarnation
 
 A failed write or sync is final: what the disk holds is unknown from then on, so every later call raises. Only
-a write refused for want of room is not, and then the log is as before.
+records and segments refused for want of room are not, if the refusal can be undone: then the log is as before.
 """
 
 from __future__ import annotations
 
 import array
+import logging
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +28,7 @@ from crc32c import crc32c
 from walrq.errors import CorruptRecord, DiskFull, Reclaimed, StorageError
 from walrq.storage.config import StorageConfig
 from walrq.storage.disk import BUFFERS_PER_WRITE_MAX, FULL_ERRNOS, Disk
-from walrq.storage.findings import Finding
+from walrq.storage.findings import Finding, Verdict
 from walrq.storage.handles import ReadHandles
 from walrq.storage.pool import SegmentPool
 from walrq.storage.record import (
@@ -58,6 +59,10 @@ from walrq.storage.segment import (
 _FENCE_BODY_BYTES: Final = 8
 _FENCE_BYTES: Final = stored_bytes(_FENCE_BODY_BYTES)
 _READ_AHEAD_BYTES: Final = 64 * 1024
+# Damaged records named one by one when they are read: enough to see the extent, bounded for a disk that dies.
+_DAMAGED_NAMED_MAX: Final = 10_000
+
+_logger = logging.getLogger(__name__)
 
 
 @attrs.frozen
@@ -118,6 +123,7 @@ class Wal:
         self._dirty = False
         self.counters = WalCounters()
         self.late_findings: list[Finding] = []
+        self._damaged: set[int] = set()
         self.last_index = segments[-1].last_index if segments else 0
         # Invariant: durable_index <= last_index
         self.durable_index = 0
@@ -517,7 +523,30 @@ class Wal:
                 raise Reclaimed(f"record {index} was reclaimed", index=index) from error
             if isinstance(error, OSError):
                 raise StorageError(f"record {index} cannot be read: {error.strerror}", index=index) from error
+            self._name_damaged(segment, index, error)
             raise
+
+    def _name_damaged(self, segment: Segment, index: int, error: CorruptRecord) -> None:
+        """Say once of a record that it was asked for and is not readable any more."""
+        with self._load_lock:
+            if index in self._damaged or len(self._damaged) >= _DAMAGED_NAMED_MAX:
+                return
+            self._damaged.add(index)
+            if any(index in finding.lost for finding in self.late_findings):
+                return
+            self._report(
+                Finding(
+                    Verdict.DAMAGED,
+                    f"wal/{segment.path.rpartition('/')[2]}",
+                    f"{error.text}; its messages are delivered as lost",
+                    first_index=index,
+                    last_index=index,
+                )
+            )
+
+    def _report(self, finding: Finding) -> None:
+        self.late_findings.append(finding)
+        _logger.warning("storage_finding %s", finding)
 
     def _read_from(self, segment: Segment, index: int) -> Record:
         offsets = self._offsets(segment)
@@ -566,7 +595,8 @@ class Wal:
             raise CorruptRecord(f"segment {segment.path} has lost its header")
         name = f"wal/{segment.path.rpartition('/')[2]}"
         scanned = scan(lambda size, at: self._handles.pread(segment.path, size, at), name, header)
-        self.late_findings += scanned.findings
+        for finding in scanned.findings:
+            self._report(finding)
         adopt(segment, scanned)
 
     def entries(self, from_index: int) -> Iterator[Record]:
