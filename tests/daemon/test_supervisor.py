@@ -216,6 +216,14 @@ Replica.persist = stalled
 """
 
 
+def signal_until_gone(daemon: Daemon) -> None:
+    """SIGTERM again and again, as an impatient operator would: not so fast that signals pile up."""
+    while daemon.process.poll() is None:
+        daemon.process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            daemon.process.wait(0.2)
+
+
 def test_a_second_signal_exits_at_once(tmp_path: Path) -> None:
     """A drain that cannot end does not hold the operator; what was confirmed is safe all the same."""
     with Daemon(tmp_path / "data", prelude=_STALL, drain_timeout=600) as daemon:
@@ -225,8 +233,7 @@ def test_a_second_signal_exits_at_once(tmp_path: Path) -> None:
             client.send(api.Push("stall", columns(b"never written")))
             daemon.process.send_signal(signal.SIGTERM)
             assert isinstance(client.next_event(), WentAway)
-            while daemon.process.poll() is None:
-                daemon.process.send_signal(signal.SIGTERM)
+            signal_until_gone(daemon)
 
         assert 128 + signal.SIGTERM == daemon.wait()
     with Daemon(tmp_path / "data") as daemon:
@@ -236,6 +243,7 @@ def test_a_second_signal_exits_at_once(tmp_path: Path) -> None:
 
 
 _SLOW_RECOVERY = """
+import subprocess
 import sys, threading
 from walrq.storage.storage import Storage
 def stuck(disk, config):
@@ -250,8 +258,7 @@ def test_a_node_that_is_still_recovering_can_be_stopped(tmp_path: Path) -> None:
     with Daemon(tmp_path / "data", prelude=_SLOW_RECOVERY) as daemon:
         while "opening" not in daemon.log.read_text():
             assert daemon.process.poll() is None
-        while daemon.process.poll() is None:
-            daemon.process.send_signal(signal.SIGTERM)
+        signal_until_gone(daemon)
 
         assert 128 + signal.SIGTERM == daemon.wait()
 

@@ -26,6 +26,7 @@ import socket
 import sys
 import traceback
 from collections.abc import AsyncIterator, Callable
+from types import FrameType
 from typing import Any, Final, TextIO, cast
 
 import attrs
@@ -80,6 +81,10 @@ def serve(config: Config) -> int:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     thresholds = gc.get_threshold()
     gc.set_threshold(*GC_THRESHOLDS)
+    # Trio gives the signals back to whoever had them before, and delivers once more what came in the last moment. With
+    # the default action a process that has just stopped in good order would die of its last signal.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _too_late)
     try:
         trio.run(run, config)
     except BaseException as error:
@@ -91,6 +96,10 @@ def serve(config: Config) -> int:
         gc.set_threshold(*thresholds)
         logging.getLogger("walrq").removeHandler(handler)
     return EXIT_OK
+
+
+def _too_late(number: int, frame: FrameType | None) -> None:
+    """A signal before the node heeds signals, or after it has stopped: nothing is left to do."""
 
 
 def _report(error: BaseException) -> int:
