@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
 import socket
+import subprocess
 import threading
 from pathlib import Path
 
