@@ -1,8 +1,9 @@
 """What every test gets: a printed seed, Hypothesis profiles, and a list of what was skipped.
 
-Seeds. One integer drives all randomness of a run. It is printed in the header; `WALRQ_SEED=123` repeats
-it. Without it a run of the `ci` profile always takes the same, and `soak` draws one. A test takes `seed` (its own integer, derived from the session's and the test's id, so that tests do
-not shift each other's draws) or `rng` (a random.Random started from it); a failing test prints its seed.
+Seeds. One integer drives all randomness of a run. It is printed in the header; `WALRQ_SEED=123` repeats it. Without it
+the `ci` profile always takes the same one, and `soak` draws one. A test takes `seed` (its own integer, derived from the
+session's and the test's id, so that tests do not shift each other's draws) or `rng` (a random.Random started from it);
+a failing test prints its seed.
 
 Profiles. `ci` (the default) draws the same examples on every run, so that a landing is never red by
 chance; `WALRQ_HYPOTHESIS=soak` draws many and new ones, from the session's seed.
