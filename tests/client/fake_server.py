@@ -6,6 +6,7 @@ answers is decided by `script`, a function that a test replaces; what it was ask
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
@@ -53,11 +54,13 @@ class Connection:
 
     def cut(self) -> None:
         """End the connection with a reset, losing what is on its way."""
-        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        try:
-            self.sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            self.sock.close()  # it was closed already: nothing is left to cut
+        # Its own thread may have closed it in this very moment: then there is nothing left to cut.
+        with contextlib.suppress(OSError):
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            try:
+                self.sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                self.sock.close()  # it was closed already: nothing is left to cut
 
     def serve(self) -> None:
         """Read and answer until the connection ends."""
