@@ -221,7 +221,7 @@ class Replica:
         raft.campaign()
         self._persist_now()
         self._replay(raft.last_index - 1)
-        for lost in lost_messages(machine, storage.index_ranges()):
+        for lost in lost_messages(machine, storage.index_ranges(), self.applied_index):
             storage.note(Finding(Verdict.MISSING, "wal", str(lost), first_index=lost.first, last_index=lost.last))
         self._clock = LeaderClock(machine.last_stamp, reading)
         self._persist_now()

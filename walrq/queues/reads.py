@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 STORIES_BYTES_MAX: Final = FRAME_BYTES_MAX // 4
 _ROW_BYTES: Final = 200
 
-_INDEX_MAX: Final = (1 << 64) - 1
 
 _STATES = {
     State.READY: (READY,),
@@ -197,21 +196,24 @@ class Lost:
         )
 
 
-def lost_messages(m: Machine, ranges: Sequence[tuple[int, int]]) -> list[Lost]:
+def lost_messages(m: Machine, ranges: Sequence[tuple[int, int]], through: int) -> list[Lost]:
     """Live messages whose segment was lost below the snapshot: one value per queue and hole of the log.
 
     The snapshot knows the messages, the log has their bodies; neither alone can tell.
 
     Args:
         ranges: (first, last) index of every segment, ascending and apart.
+        through: the last index applied; nothing lives behind it.
     """
     holes: list[tuple[int, int]] = []
-    expected = 0
+    # Index 0 is no entry.
+    expected = 1
     for first, last in ranges:
         if first > expected:
             holes.append((expected, first - 1))
         expected = last + 1
-    holes.append((expected, _INDEX_MAX))
+    if expected <= through:
+        holes.append((expected, through))
     starts = [first for first, _ in holes]
 
     def hole_of(index: int) -> int:
@@ -225,7 +227,7 @@ def lost_messages(m: Machine, ranges: Sequence[tuple[int, int]]) -> list[Lost]:
         position = bisect_right(starts, end) - 1
         return position >= 0 and holes[position][1] >= block << LIVE_SHIFT
 
-    # Nearly always nothing is lost, and no message has to be looked at. (Index 0 is no entry.)
+    # Nearly always nothing is lost, and no message has to be looked at.
     if not any(is_holed(block) for block in m.live_blocks):
         return []
     found: dict[tuple[str, int], Lost] = {}
