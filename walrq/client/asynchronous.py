@@ -500,7 +500,7 @@ class Client:
         deadline = call.sent_at + (reply.parked_ms + reply.visibility_ms) / 1000
         batches = []
         for run in reply.runs:
-            batch = AsyncBatch(run, deadline)
+            batch = AsyncBatch(run, deadline, self.config.clock)
             batch._client = self
             batches.append(batch)
         return batches
@@ -594,7 +594,7 @@ class Client:
         if not parts:
             return
         requests = [op.touch(part, visibility) for part in parts]
-        asked_at = time.monotonic()
+        asked_at = self.config.clock.monotonic()
         outcomes = await self._outcomes(requests, api.Touched)
         op.touched(parts, outcomes, asked_at)
 

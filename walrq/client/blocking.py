@@ -183,7 +183,7 @@ class Client(Pump):
         deadline = call.sent_at + (reply.parked_ms + reply.visibility_ms) / 1000
         batches = []
         for run in reply.runs:
-            batch = SyncBatch(run, deadline)
+            batch = SyncBatch(run, deadline, self.config.clock)
             batch._client = self
             batches.append(batch)
         return batches
@@ -277,7 +277,7 @@ class Client(Pump):
         if not parts:
             return
         requests = [op.touch(part, visibility) for part in parts]
-        asked_at = time.monotonic()
+        asked_at = self.config.clock.monotonic()
         outcomes = self._outcomes(requests, api.Touched)
         op.touched(parts, outcomes, asked_at)
 

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
+from walrq.client.clock import SYSTEM, Clock
 from walrq.errors import ConfigError
 from walrq.limits import CLIENT_TIMEOUT_S_DEFAULT, CLIENT_WINDOW_DEFAULT, DEFAULT_PORT, WORKER_NAME_BYTES_MAX
 
@@ -62,6 +63,7 @@ class ClientConfig:
         keep_alive_s: a silent connection is probed this often; one that leaves two probes unanswered is
             replaced.
         worker: name of this client in death reports, host name and process id unless given; None = no name.
+        clock: what leases are counted on; `walrq.testing` has one that tests move.
     """
 
     session: bool = True
@@ -73,6 +75,7 @@ class ClientConfig:
     retry_max_s: float = attrs.field(default=2.0, validator=_positive)
     keep_alive_s: float = attrs.field(default=10.0, validator=_positive)
     worker: str | None = attrs.field(factory=default_worker, validator=_worker_name)
+    clock: Clock = attrs.field(default=SYSTEM, repr=False, eq=False)
 
 
 @attrs.frozen

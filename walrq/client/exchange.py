@@ -92,8 +92,8 @@ class Call:
     Attributes:
         request: what is asked.
         deadline: monotonic seconds at which the caller stops waiting.
-        sent_at: monotonic seconds of the first sending under its present sequence: a lease counts from there,
-            since the answer to a retry may be that of the first sending.
+        sent_at: seconds of the configured clock at the first sending under its present sequence: a lease
+            counts from there, since the answer to a retry may be that of the first sending.
         reply: the answer, once finished without error.
         error: the error, once finished with one.
         waiter: what the driver calls to wake the caller.
@@ -346,7 +346,7 @@ class Exchange:
             return
         self.made += 1
         if not call.sends:
-            call.sent_at = now
+            call.sent_at = now + self.config.clock.offset
         call.sends += 1
         call.stage = Stage.FLYING
         self._flying[call.id] = call

@@ -3,14 +3,13 @@
 A `Batch` is one leased run: one receipt, payloads end to end, no object per message until somebody asks. A
 `Message` is a position in a batch. Ids, receipt handles and headers are formatted when they are read.
 
-Pure apart from reading the process's monotonic clock for `remaining`.
+Pure apart from reading the client's clock for `remaining`.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, overload
@@ -18,6 +17,7 @@ from typing import Any, overload
 import attrs
 
 from walrq.api import Attempt, Delivered, Peeked, Pushed
+from walrq.client.clock import SYSTEM, Clock
 from walrq.errors import BodyLost
 from walrq.ids import format_id, make_handle
 from walrq.protocol import columns
@@ -116,12 +116,14 @@ class Batch:
 
     Attributes:
         run: as the server sent it; offsets count from 0 to `count - 1`.
-        deadline: `time.monotonic()` at which the lease ends, counted from the moment the poll was sent plus
+        deadline: moment of `clock` at which the lease ends, counted from the moment the poll was sent plus
             the time it was parked: never later than the server's own count.
+        clock: what `remaining` is read from: the process's monotonic clock unless a test moves it.
     """
 
     run: Delivered
     deadline: float
+    clock: Clock = SYSTEM
     _ends: tuple[int, ...] | None = None
 
     @property
@@ -140,7 +142,7 @@ class Batch:
     @property
     def remaining(self) -> float:
         """Seconds until the lease ends; negative when it is over."""
-        return self.deadline - time.monotonic()
+        return self.deadline - self.clock.monotonic()
 
     def extend(self, deadline: float) -> None:
         """The lease now ends at `deadline`, as a touch found."""
@@ -283,13 +285,13 @@ class Message:
 
     @property
     def deadline(self) -> float:
-        """`time.monotonic()` at which the lease ends (see `Batch.deadline`); later after a touch."""
+        """Moment of the clock at which the lease ends (see `Batch.deadline`); later after a touch."""
         return self.batch.deadline if self._deadline is None else self._deadline
 
     @property
     def remaining(self) -> float:
         """Seconds until the lease ends; negative when it is over."""
-        return self.deadline - time.monotonic()
+        return self.deadline - self.batch.clock.monotonic()
 
     def extend(self, deadline: float) -> None:
         """The lease now ends at `deadline`, as a touch found."""
