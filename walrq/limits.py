@@ -115,5 +115,11 @@ FRAME_STALL_S_MAX: Final = 30.0
 DEFAULT_PORT: Final = 50_051
 
 # --- client -------------------------------------------------------------------------------------------------
+# Concurrent single pushes of one client travel as one batch, up to these bounds: enough to make the request's own
+# cost small, little enough that nobody waits long for the others' bytes.
+MERGED_MESSAGES_MAX: Final = 1_000
+MERGED_BYTES_MAX: Final = 1 << 20
 CLIENT_WINDOW_DEFAULT: Final = 64
 CLIENT_TIMEOUT_S_DEFAULT: Final = 30.0
+# Each connection of a pool has a session of its own, and a server's connections and sessions are bounded.
+CLIENT_POOL_MAX: Final = 64

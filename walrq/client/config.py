@@ -1,6 +1,7 @@
 """Where a client connects and how patient it is.
 
-Pure: parses and checks, opens nothing.
+Pure: parses and checks, opens nothing. A value comes from, later ones winning: the default, the `ClientConfig` that
+the program made, the address's query (`?timeout_s=5`), the keyword given to `connect`.
 """
 
 from __future__ import annotations
@@ -9,32 +10,68 @@ import difflib
 import math
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import attrs
 
 from walrq.client.clock import SYSTEM, Clock
 from walrq.errors import ConfigError
-from walrq.limits import CLIENT_TIMEOUT_S_DEFAULT, CLIENT_WINDOW_DEFAULT, DEFAULT_PORT, WORKER_NAME_BYTES_MAX
+from walrq.limits import (
+    CLIENT_POOL_MAX,
+    CLIENT_TIMEOUT_S_DEFAULT,
+    CLIENT_WINDOW_DEFAULT,
+    DEFAULT_PORT,
+    WORKER_NAME_BYTES_MAX,
+)
 
 SCHEME: Final = "walrq"
 DEFAULT_URL: Final = f"{SCHEME}://127.0.0.1:{DEFAULT_PORT}"
 URL_VARIABLE: Final = "WALRQ_SERVER"
+RETRY_FACTOR_MAX: Final = 100
+
+
+def _number(field: attrs.Attribute[Any], given: object, least: float, most: float, expected: str) -> None:
+    """Refuse what is not a finite number from `least` to `most`, in words of `expected`."""
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        if math.isfinite(given) and least <= given <= most:
+            return
+    raise ConfigError(f"{field.name} is {given!r}, it must be {expected}", setting=field.name)
 
 
 def _positive(_: object, field: attrs.Attribute[Any], number: float) -> None:
-    if not (math.isfinite(number) and number > 0):
-        raise ConfigError(f"{field.name} is {number}, it must be a finite number above 0", setting=field.name)
+    _number(field, number, math.ulp(0.0), math.inf, "a finite number of seconds above 0")
 
 
 def _not_negative(_: object, field: attrs.Attribute[Any], number: float) -> None:
-    if not (math.isfinite(number) and number >= 0):
-        raise ConfigError(f"{field.name} is {number}, it must be a finite number, 0 or more", setting=field.name)
+    _number(field, number, 0, math.inf, "a finite number of seconds, 0 or more")
+
+
+def _factor(_: object, field: attrs.Attribute[Any], number: float) -> None:
+    _number(field, number, 1, RETRY_FACTOR_MAX, f"a number from 1 to {RETRY_FACTOR_MAX}")
+
+
+def _count(_: object, field: attrs.Attribute[Any], number: int) -> None:
+    if type(number) is not int or number < 1:
+        raise ConfigError(f"{field.name} is {number!r}, it must be a whole number above 0", setting=field.name)
+
+
+def _pool(_: object, field: attrs.Attribute[Any], number: int) -> None:
+    if type(number) is not int or not 1 <= number <= CLIENT_POOL_MAX:
+        raise ConfigError(
+            f"{field.name} is {number!r}, it must be a whole number from 1 to {CLIENT_POOL_MAX}", setting=field.name
+        )
+
+
+def _flag(_: object, field: attrs.Attribute[Any], given: object) -> None:
+    if type(given) is not bool:
+        raise ConfigError(f"{field.name} is {given!r}, it must be True or False", setting=field.name)
 
 
 def _worker_name(_: object, field: attrs.Attribute[str | None], name: str | None) -> None:
+    if name is not None and not isinstance(name, str):
+        raise ConfigError(f"{field.name} is {name!r}, it must be text or None", setting=field.name)
     if name is not None and len(name.encode()) > WORKER_NAME_BYTES_MAX:
         raise ConfigError(f"{field.name} is longer than {WORKER_NAME_BYTES_MAX} bytes", setting=field.name)
 
@@ -52,30 +89,41 @@ class ClientConfig:
     Attributes:
         session: register a session, so that a request retried after a broken connection takes effect once.
             Without one, a change whose answer was lost raises `ConnectionLost` (outcome unknown).
-        window: requests on their way at a time; more wait in the client. Polls that wait for messages do not
-            count.
+        pool: connections that the threads of one blocking client are spread over, each thread keeping to one.
+            The second and later ones are opened when a thread first needs them.
+        window: requests on their way at a time, per connection; more wait in the client. Polls that wait for
+            messages do not count.
         timeout_s: longest time from a call to its answer, reconnects and retries included; a poll's own
             `wait` comes on top. Then `ReplyTimeout` or `ConnectionLost`.
         connect_timeout_s: longest time for one connection attempt, handshake included.
         connect_wait_s: how long `connect` keeps trying when no server answers; 0 = one try per address.
-        retry_first_s: wait before the first retry or reconnect; doubles with each.
-        retry_max_s: its bound. Both are spread by a random factor between one half and one.
+        retry_first_s: wait before the first retry or reconnect.
+        retry_factor: by how much the wait grows with each further one.
+        retry_max_s: its bound. Every wait is spread by a random factor between one half and one. There is no
+            number of tries: `timeout_s` ends them.
         keep_alive_s: a silent connection is probed this often; one that leaves two probes unanswered is
             replaced.
         worker: name of this client in death reports, host name and process id unless given; None = no name.
         clock: what leases are counted on; `walrq.testing` has one that tests move.
     """
 
-    session: bool = True
-    window: int = attrs.field(default=CLIENT_WINDOW_DEFAULT, validator=_positive)
+    session: bool = attrs.field(default=True, validator=_flag)
+    pool: int = attrs.field(default=1, validator=_pool)
+    window: int = attrs.field(default=CLIENT_WINDOW_DEFAULT, validator=_count)
     timeout_s: float = attrs.field(default=CLIENT_TIMEOUT_S_DEFAULT, validator=_positive)
     connect_timeout_s: float = attrs.field(default=5.0, validator=_positive)
     connect_wait_s: float = attrs.field(default=0.0, validator=_not_negative)
     retry_first_s: float = attrs.field(default=0.05, validator=_positive)
+    retry_factor: float = attrs.field(default=2.0, validator=_factor)
     retry_max_s: float = attrs.field(default=2.0, validator=_positive)
     keep_alive_s: float = attrs.field(default=10.0, validator=_positive)
     worker: str | None = attrs.field(factory=default_worker, validator=_worker_name)
     clock: Clock = attrs.field(default=SYSTEM, repr=False, eq=False)
+
+    def backoff_s(self, tries: int) -> float:
+        """Longest wait before try number `tries + 1`, the random factor not yet taken off."""
+        # The exponent is bounded: beyond it every factor above one has reached any bound that is waited for.
+        return min(self.retry_max_s, self.retry_first_s * self.retry_factor ** min(tries - 1, 60))
 
 
 @attrs.frozen
@@ -89,36 +137,105 @@ class Endpoint:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+@attrs.frozen
+class Target:
+    """What one address says.
+
+    Attributes:
+        endpoints: the nodes, in the order in which they are tried.
+        settings: values of `ClientConfig` from the query.
+    """
+
+    endpoints: tuple[Endpoint, ...]
+    settings: Mapping[str, Any]
+
+
 def parse_url(url: str | None = None) -> tuple[Endpoint, ...]:
-    """The addresses in `walrq://host:port[,host2:port2]`, in order.
+    """The nodes of an address; see `parse_target`."""
+    return parse_target(url).endpoints
+
+
+def parse_target(url: str | None = None) -> Target:
+    """Nodes and settings in `walrq://host:port[,host2:port2][/?name=value&...]`.
 
     None means the variable `WALRQ_SERVER`, else `walrq://127.0.0.1:50051`. The scheme and the port may be
     left out.
 
     Raises:
-        ConfigError: another scheme, a path, a user, or a port that is no number from 1 to 65535.
+        ConfigError: another scheme, a path, a user, a port that is no number from 1 to 65535, or a setting that a
+            client does not have. The text never repeats what stands before an `@`, nor an unknown setting's value.
     """
     if url is None:
         url = os.environ.get(URL_VARIABLE) or DEFAULT_URL
-    text = url.strip()
-    scheme, separator, rest = text.partition("://")
+    url = url.strip()
+    shown = _without_secrets(url)
+    address, _, query = url.partition("?")
+    scheme, separator, rest = address.partition("://")
     if separator and scheme != SCHEME:
-        raise ConfigError(f"the server address {url!r} starts with {scheme}://, expected {SCHEME}://host:port")
-    hosts = (rest if separator else text).rstrip("/")
-    if not hosts or any(character in hosts for character in "/?#@ "):
-        raise ConfigError(f"the server address {url!r} is not of the form {SCHEME}://host:port")
-    return tuple(_endpoint(part, url) for part in hosts.split(","))
+        raise ConfigError(f"the server address {shown!r} starts with {scheme}://, expected {SCHEME}://host:port")
+    hosts = (rest if separator else address).rstrip("/")
+    if "@" in hosts:
+        raise ConfigError(f"the server address {shown!r} names a user: leave out what stands before the @")
+    if not hosts or any(character in hosts for character in "/# "):
+        raise ConfigError(
+            f"the server address {shown!r} is not of the form {SCHEME}://host:port[,host2:port2][/?timeout_s=5]"
+        )
+    endpoints = tuple([_endpoint(part, shown) for part in hosts.split(",")])
+    return Target(endpoints, _settings(query, shown) if query else {})
 
 
-def _endpoint(text: str, url: str) -> Endpoint:
+HIDDEN: Final = "***"
+
+
+def _without_secrets(url: str) -> str:
+    """The address for an error's text: without the query, and without the user and password that somebody may have
+    put before an `@`, even where a `?` in a password makes the rest of it look like a query."""
+    address, _, query = url.partition("?")
+    if "@" in query:
+        return HIDDEN
+    scheme, separator, rest = address.partition("://")
+    _, at, hosts = (rest if separator else address).rpartition("@")
+    return f"{scheme}{separator}{HIDDEN}@{hosts}" if at and separator else f"{HIDDEN}@{hosts}" if at else address
+
+
+def _endpoint(text: str, shown: str) -> Endpoint:
     try:
         parts = urlsplit(f"//{text}")
         host, port = parts.hostname, parts.port
     except ValueError:
         host, port = None, None
     if not host or port == 0:
-        raise ConfigError(f"{text!r} in the server address {url!r} is not host:port with a port from 1 to 65535")
+        what = "a part of it" if shown == HIDDEN else repr(text)
+        raise ConfigError(f"the server address {shown!r}: {what} is not host:port with a port from 1 to 65535")
     return Endpoint(host, DEFAULT_PORT if port is None else port)
+
+
+_FLAGS: Final = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+
+
+def _settings(query: str, shown: str) -> dict[str, Any]:
+    """The values of a query, each as the type of its setting."""
+    found: dict[str, Any] = {}
+    for name, text in parse_qsl(query, keep_blank_values=True):
+        _known(name, URL_SETTINGS, f"the server address {shown!r}")
+        if name in found:
+            raise ConfigError(f"the server address {shown!r} sets {name} twice", setting=name)
+        kind = URL_SETTINGS[name]
+        try:
+            found[name] = (text or None) if kind is str else _FLAGS[text.lower()] if kind is bool else kind(text)
+        except (ValueError, KeyError):
+            expected = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
+            raise ConfigError(
+                f"{name} in the server address {shown!r} is {text!r}, it must be {expected}", setting=name
+            ) from None
+    return found
+
+
+def _known(name: str, known: Collection[str], where: str) -> None:
+    if name not in known:
+        nearest = difflib.get_close_matches(name, known, 1)
+        hint = f"; did you mean {nearest[0]}?" if nearest else f"; known are {', '.join(known)}"
+        raise ConfigError(f"{where} has no setting {name!r}{hint}", setting=name)
 
 
 def configure(config: ClientConfig | None, changes: Mapping[str, Any]) -> ClientConfig:
@@ -129,8 +246,33 @@ def configure(config: ClientConfig | None, changes: Mapping[str, Any]) -> Client
     """
     known = [field.name for field in attrs.fields(ClientConfig)]
     for name in changes:
-        if name not in known:
-            nearest = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {nearest[0]}?" if nearest else f"; known are {', '.join(known)}"
-            raise ConfigError(f"a client has no setting {name!r}{hint}", setting=name)
+        _known(name, known, "a client")
     return attrs.evolve(config or ClientConfig(), **changes)
+
+
+def resolve(
+    url: str | None, config: ClientConfig | None, changes: Mapping[str, Any]
+) -> tuple[tuple[Endpoint, ...], ClientConfig]:
+    """Where to connect and how, from the three arguments that every `connect` takes.
+
+    Raises:
+        ConfigError: as `parse_target` and `configure` do.
+    """
+    target = parse_target(url)
+    return target.endpoints, configure(config, {**target.settings, **changes})
+
+
+# What an address may set, and as which type: everything but the clock, which is an object.
+URL_SETTINGS: Final[Mapping[str, type]] = {
+    "session": bool,
+    "pool": int,
+    "window": int,
+    "timeout_s": float,
+    "connect_timeout_s": float,
+    "connect_wait_s": float,
+    "retry_first_s": float,
+    "retry_factor": float,
+    "retry_max_s": float,
+    "keep_alive_s": float,
+    "worker": str,
+}
