@@ -28,9 +28,16 @@ class Clock:
         """Wait, with `condition` held, until it is notified or this clock reads `until`.
 
         May return early, as `Condition.wait` may: the caller looks again. One that comes back and waits again says by
-        that that it has done what was due: a movable clock goes on only then.
+        that that it has done what was due: a movable clock goes on only then. One that will not wait again says so with
+        `leave`. `until` may be infinity.
         """
-        condition.wait(max(0.0, until - self.monotonic()))
+        condition.wait(min(max(0.0, until - self.monotonic()), threading.TIMEOUT_MAX))
+
+    def leave(self, condition: threading.Condition) -> None:
+        """Nobody will wait with `condition` any more: a movable clock does not expect its sleeper back.
+
+        Fine without a wait before it, and not needed when the thread ends.
+        """
 
 
 SYSTEM: Final = Clock()

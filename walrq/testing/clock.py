@@ -1,0 +1,241 @@
+"""A clock that tests move: the servers', the clients' and the workers' of one test, all by the same amount.
+
+    clock.advance(600)      ten minutes pass, and everything that is due within them happens, in order
+
+Between two calls time runs on as it does. `advance` goes from one due moment to the next: the end of a lease, a delayed
+message, the wake-up of a worker's lease keeper. At each of them it waits (in real time, some milliseconds) until what
+was due is done, and only then goes on. So a keeper that extends a lease of 30 s every 10 s keeps it through
+`advance(600)`, as it would through ten real minutes.
+
+Who has something due:
+
+- a *timeline*, that is a server: asked through `Timeline.settle`;
+- a *sleeper*, that is a thread in `Clock.wait`: it has done what was due when it waits again, ends or calls `leave`.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+import attrs
+
+from walrq.client.clock import Clock
+from walrq.errors import InvalidArgument
+
+PATIENCE_S: Final = 10.0
+# Clients have this long, in real time, to act on what they were just told before the clock goes on; again after each
+# sign of life, but not for ever: a producer that never rests does not hold the clock up.
+GRACE_S: Final = 0.005
+GRACES_PER_STEP_MAX: Final = 100
+_LOOK_S: Final = 0.02
+
+
+@attrs.frozen
+class Settled:
+    """What a timeline says when everything due is done.
+
+    Attributes:
+        next_due: moment of the clock at which something is due next; infinity when nothing is.
+        activity: a number that changes when clients were given something, or asked for something.
+    """
+
+    next_due: float
+    activity: int
+
+
+class Timeline(Protocol):
+    """Something with due moments of its own that runs on a `MovableClock`."""
+
+    def settle(self, give_up_at: float) -> Settled:
+        """Return when everything is done that is due by now.
+
+        Args:
+            give_up_at: of `time.monotonic`.
+
+        Raises:
+            ClockStuck: that moment came first.
+        """
+        ...
+
+
+class ClockStuck(AssertionError):
+    """`advance` waited for somebody who was woken and neither finished nor went back to sleep."""
+
+
+@attrs.define(eq=False)
+class _Sleeper:
+    """One thread in `wait`, or on its way back to it."""
+
+    thread: threading.Thread
+    condition: threading.Condition
+    until: float = math.inf
+    waits: bool = False
+    # How often it has begun to wait.
+    rounds: int = 0
+
+
+class MovableClock(Clock):
+    """See the module. All methods may be called by any thread.
+
+    Attributes:
+        offset: seconds that it is ahead of real time; only `advance` changes it.
+        patience_s: real seconds that `advance` waits at one moment for what is due there.
+    """
+
+    def __init__(self, *, patience_s: float = PATIENCE_S) -> None:
+        self.offset = 0.0
+        self.patience_s = patience_s
+        self._timelines: list[Timeline] = []
+        self._followers: list[Clock] = []
+        self._sleepers: dict[int, _Sleeper] = {}
+        # Protects the sleepers. A sleeper takes it while it holds its condition, so never the other way round.
+        self._news = threading.Condition(threading.Lock())
+        self._moving = threading.Lock()
+        # Of the timelines, when the clock stood still last.
+        self._activity: list[int] = []
+
+    # --- reading --------------------------------------------------------------------------------------------
+    @property
+    def now(self) -> datetime:
+        """What the wall clock shows, in UTC; good for `deliver_at=clock.now + timedelta(minutes=5)`."""
+        return datetime.fromtimestamp(self.time(), UTC)
+
+    def time(self) -> float:
+        """Seconds since 1970."""
+        return time.time() + self.offset
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return int(self.time() * 1000)
+
+    # --- sleeping -------------------------------------------------------------------------------------------
+    def wait(self, condition: threading.Condition, until: float) -> None:
+        """See `Clock.wait`. While `advance` moves the clock it ends early now and then; the caller looks again."""
+        thread = threading.current_thread()
+        key = threading.get_ident()
+        with self._news:
+            sleeper = self._sleepers.get(key)
+            if sleeper is None or sleeper.thread is not thread:
+                sleeper = self._sleepers[key] = _Sleeper(thread, condition)
+            sleeper.condition = condition
+            sleeper.until = until
+            sleeper.rounds += 1
+            sleeper.waits = True
+            self._news.notify_all()
+        try:
+            super().wait(condition, until)
+        finally:
+            with self._news:
+                sleeper.waits = False
+
+    def leave(self, condition: threading.Condition) -> None:
+        """See `Clock.leave`."""
+        with self._news:
+            for key in [key for key, sleeper in self._sleepers.items() if sleeper.condition is condition]:
+                del self._sleepers[key]
+            self._news.notify_all()
+
+    # --- belonging ------------------------------------------------------------------------------------------
+    def attach(self, timeline: Timeline) -> None:
+        """From now on `advance` stops at its due moments."""
+        self._timelines.append(timeline)
+
+    def detach(self, timeline: Timeline) -> None:
+        """It has ended, or does not count any more. Fine if it was not attached."""
+        if timeline in self._timelines:
+            self._timelines.remove(timeline)
+
+    def lead(self, clock: Clock) -> None:
+        """Keep another clock's offset equal to this one's."""
+        clock.offset = self.offset
+        self._followers.append(clock)
+
+    def let_go(self, clock: Clock) -> None:
+        """The end of `lead`: it shows real time again."""
+        self._followers.remove(clock)
+        clock.offset = 0.0
+
+    # --- moving ---------------------------------------------------------------------------------------------
+    def advance(self, seconds: float) -> None:
+        """Let `seconds` pass, and return when everything that was due in them has happened.
+
+        In asynchronous code, where this call would hold the event loop up, see `advance_async`.
+
+        Raises:
+            InvalidArgument: `seconds` is negative, infinite or not a number.
+            ClockStuck: something that was due did not end within `patience_s` real seconds.
+        """
+        if not (math.isfinite(seconds) and seconds >= 0):
+            raise InvalidArgument(f"seconds is {seconds}, it must be a finite number, 0 or more", field="seconds")
+        with self._moving:
+            self._forget_own_thread()
+            target = self.offset + seconds
+            # Those with a keeper may hold leases that the keeper has not heard of yet.
+            due = self._settle(patient=bool(self._sleepers))
+            while self.offset < target:
+                ahead = max(0.0, due - self.monotonic())
+                self._move_to(min(target, self.offset + ahead))
+                due = self._settle()
+
+    async def advance_async(self, seconds: float) -> None:
+        """`advance`, for a coroutine under trio or asyncio: other tasks run meanwhile."""
+        from anyio import to_thread
+
+        await to_thread.run_sync(self.advance, seconds)
+
+    def _forget_own_thread(self) -> None:
+        with self._news:
+            self._sleepers.pop(threading.get_ident(), None)
+
+    def _move_to(self, offset: float) -> None:
+        self.offset = offset
+        for clock in self._followers:
+            clock.offset = offset
+
+    def _settle(self, *, patient: bool = False) -> float:
+        """Wait until all that is due by now is done; the moment at which something is due next.
+
+        `patient`: leave clients a moment even if nothing seems to happen.
+        """
+        give_up_at = time.monotonic() + self.patience_s
+        seen = None if patient else self._activity
+        graces = 0
+        while True:
+            due = self._settle_sleepers(give_up_at)
+            settled = [timeline.settle(give_up_at) for timeline in tuple(self._timelines)]
+            self._activity = [each.activity for each in settled]
+            if self._activity == seen or graces == GRACES_PER_STEP_MAX:
+                return min([due, *(each.next_due for each in settled)])
+            seen = self._activity
+            graces += 1
+            time.sleep(GRACE_S)
+
+    def _settle_sleepers(self, give_up_at: float) -> float:
+        """Let every sleeper look again, and wait until it sleeps again; the earliest moment one sleeps until."""
+        due = math.inf
+        with self._news:
+            sleepers = list(self._sleepers.items())
+        for key, sleeper in sleepers:
+            rounds = sleeper.rounds
+            if sleeper.condition.acquire(timeout=max(0.0, give_up_at - time.monotonic())):
+                sleeper.condition.notify_all()
+                sleeper.condition.release()
+            with self._news:
+                while self._sleepers.get(key) is sleeper:
+                    if not sleeper.thread.is_alive():
+                        del self._sleepers[key]
+                    elif sleeper.waits and sleeper.rounds > rounds and sleeper.until > self.monotonic():
+                        due = min(due, sleeper.until)
+                        break
+                    elif time.monotonic() >= give_up_at:
+                        raise ClockStuck(
+                            f"thread {sleeper.thread.name!r} was woken by clock.advance and did not wait again within "
+                            f"{self.patience_s:g} s; one that has ended its work calls clock.leave(condition)"
+                        )
+                    else:
+                        self._news.wait(_LOOK_S)
+        return due
