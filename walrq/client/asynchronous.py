@@ -1,47 +1,32 @@
-"""The asynchronous client: one connection, one nursery, any number of callers; under trio and under asyncio.
+"""The asynchronous client: what people call. The bytes are moved by `carrier.Carrier`.
 
-    Client (entered with `async with`), _live
-    ├── _keep_connected   connects, and connects again; below it per connection
-    │   ├── _read         bytes -> Exchange -> wakes the callers whose answers came
-    │   └── _write        one send for all that callers made since the last
-    └── _tick             back-off, time-outs, keep-alive; sleeps while nothing is under way
-
-A call costs no task: it hands its request to the `Exchange` and waits on one event. Concurrent callers share
-the connection; what they ask in one turn of the loop leaves in one send.
+Single pushes, polls and settlements that are made at the same time travel together (`merging`).
 """
 
 from __future__ import annotations
 
-import math
-import random
-import socket
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import anyio
 import anyio.abc
 
 from walrq import api
 from walrq.client import operations as op
-from walrq.client.addresses import explain, next_address, tune
+from walrq.client.carrier import Carrier
 from walrq.client.config import ClientConfig, Endpoint
-from walrq.client.exchange import Call, Exchange, Link
+from walrq.client.merging import Body, PollLane, PushLane, SettleLane
 from walrq.client.messages import Batch, Message, MessageIds, NewMessage, Seen, seen
 from walrq.client.operations import UNSET, Payload, PushOptions, Settleable, Settlement
-from walrq.errors import LocalProtocolError, OutcomeUnknown, RemoteProtocolError, Unavailable, WalrqError
+from walrq.errors import OutcomeUnknown, RemoteProtocolError, Unavailable, WalrqError
+from walrq.ids import format_id
 from walrq.limits import LIST_QUEUES_MAX, PEEK_MESSAGES_MAX, REDRIVE_PER_ENTRY
 
 R = TypeVar("R")
-
-RECEIVE_BYTES: Final = 256 * 1024
-TICK_S: Final = 0.1
-CLOSE_S: Final = 1.0
-# What a stream raises when its connection ends.
-BROKEN: Final = (OSError, anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
 class AsyncBatch(Batch):
@@ -62,30 +47,10 @@ class Client:
     """
 
     def __init__(self, endpoints: Sequence[Endpoint], config: ClientConfig) -> None:
-        self._endpoints = tuple(endpoints)
         self.config = config
-        self._rng = random.Random()
-        self._exchange = Exchange(config, self._rng)
-        self._output = anyio.Event()
-        self._drained = anyio.Event()
-        self._first = anyio.Event()
-        self._first_error: WalrqError | None = None
-        self._stirring = anyio.Event()
-        self._tick_sleeps = False
-        self._closed = True
-        self._heard_at = 0.0
-        self._probed = False
-        self._stream: anyio.abc.ByteStream | None = None
-        self._raw: socket.socket | None = None
-        # What a direct send left over. Invariant: empty unless the writer was woken to send it.
-        self._unsent = b""
-        self._writer_idle = False
+        self._carrier = Carrier(endpoints, config)
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
-        self._left_over: list[Settlement] = []
-        self._tasks: anyio.abc.TaskGroup | None = None
-        self._life = anyio.CancelScope(shield=True)
 
-    # --- life -----------------------------------------------------------------------------------------------
     async def __aenter__(self) -> Self:
         """Connect.
 
@@ -93,296 +58,18 @@ class Client:
             ServerUnreachable: nobody answered at any address.
             WalrqError: the server refused the connection, or is no walrq server.
         """
-        if self._tasks is not None:
-            raise LocalProtocolError("a client is entered once; make another with walrq.aio.connect")
-        self._closed = False
-        self._tasks = anyio.create_task_group()
-        await self._tasks.__aenter__()
-        try:
-            self._tasks.start_soon(self._live)
-            await self._first.wait()
-        except BaseException:
-            await self._end_tasks()
-            raise
-        if self._first_error is not None:
-            await self._end_tasks()
-            raise self._first_error from None
+        await self._carrier.open()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Bounded even when the caller is being cancelled: one send.
-        with anyio.move_on_after(CLOSE_S, shield=True):
-            await self._say_goodbye()
-        await self._end_tasks()
-
-    async def _say_goodbye(self) -> None:
-        """Release what consumers hold, end the session, and let the last bytes leave."""
         for consumer in list(self._consumers):
             consumer._release()
-        self._give_left_over_back()
-        self._closed = True
-        exchange = self._exchange
-        if not exchange.connected:
-            return
-        if exchange.session is not None:
-            exchange.submit(api.CloseSession(), time.monotonic(), wanted=False)
-        self._drained = anyio.Event()
-        self._wake_writer()
-        await self._drained.wait()
+        await self._carrier.close()
 
-    async def _end_tasks(self) -> None:
-        self._closed = True
-        tasks = self._tasks
-        assert tasks is not None
-        self._life.cancel()
-        # The caller's exception is not the nursery's business: it leaves as it came, never inside a group.
-        await tasks.__aexit__(None, None, None)
-        self._wake(self._exchange.fail_all(LocalProtocolError("the client is closed"), time.monotonic()))
-
-    # --- tasks ----------------------------------------------------------------------------------------------
-    async def _live(self) -> None:
-        """The client's tasks. A cancellation around the whole client reaches them last: callers that it ends
-        still have polls to forget, and there is a goodbye to send. `_end_tasks` ends them in every case.
-        """
-        with self._life:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._keep_connected)
-                tasks.start_soon(self._tick)
-
-    async def _keep_connected(self) -> None:
-        exchange = self._exchange
-        give_up_at = time.monotonic() + self.config.connect_wait_s
-        tries = 0
-        endpoint = self._endpoints[0]
-        round_left = len(self._endpoints)
-        while True:
-            error = await self._connection(endpoint)
-            if error is None:
-                tries, round_left = 0, len(self._endpoints)
-            endpoint = next_address(self._endpoints, endpoint, exchange.leader)
-            if error is not None:
-                if not error.retry:
-                    # Nothing would change by trying again: those who wait should know now.
-                    self._wake(exchange.fail_all(error, time.monotonic()))
-                round_left -= 1
-                if round_left > 0 and error.retry:
-                    continue
-                if not self._first.is_set() and (not error.retry or time.monotonic() >= give_up_at):
-                    self._first_error = error
-                    self._first.set()
-                    return
-            tries += 1
-            round_left = len(self._endpoints)
-            await anyio.sleep(exchange.pause_s(tries))
-
-    async def _connection(self, endpoint: Endpoint) -> WalrqError | None:
-        """One connection from its opening to its end; the error if it never became usable."""
-        exchange = self._exchange
-        cause: Exception | None = None
-        usable = False
-        try:
-            with anyio.fail_after(self.config.connect_timeout_s) as patience:
-                async with await anyio.connect_tcp(endpoint.host, endpoint.port) as stream:
-                    raw = stream.extra(anyio.abc.SocketAttribute.raw_socket)
-                    tune(raw, self.config.keep_alive_s)
-                    # asyncio's own socket object lets nobody send past its transport; there the writer does
-                    # it all.
-                    own: object = raw
-                    self._raw = own if isinstance(own, socket.socket) else None
-                    self._writer_idle, self._unsent = False, b""
-                    exchange.connecting()
-                    self._stream = stream
-                    async with anyio.create_task_group() as pair:
-                        pair.start_soon(self._write, stream, pair.cancel_scope)
-                        usable, cause = await self._read(stream, patience)
-                        pair.cancel_scope.cancel()
-        except OSError as error:
-            cause = error
-        finally:
-            self._stream = self._raw = None
-            usable = usable or exchange.connected
-            self._wake(exchange.lost(time.monotonic()))
-            self._drained.set()
-        return None if usable else explain(endpoint, cause, exchange.refused)
-
-    async def _read(self, stream: anyio.abc.ByteStream, patience: anyio.CancelScope) -> tuple[bool, Exception | None]:
-        """Feed the exchange until the connection ends: whether it ever was usable, and what ended it."""
-        exchange = self._exchange
-        usable = False
-        while True:
-            try:
-                data = await stream.receive(RECEIVE_BYTES)
-            except (
-                OSError,
-                anyio.EndOfStream,
-                anyio.BrokenResourceError,
-                anyio.ClosedResourceError,
-            ) as error:
-                return usable, error
-            now = self._heard_at = time.monotonic()
-            self._probed = False
-            made = exchange.made
-            self._wake(exchange.receive(data, now))
-            if exchange.made != made:
-                self._wake_writer()
-            if not usable and exchange.connected:
-                usable = True
-                patience.deadline = math.inf
-                self._first.set()
-            if exchange.link is Link.DOWN:
-                return usable, None
-
-    async def _write(self, stream: anyio.abc.ByteStream, connection: anyio.CancelScope) -> None:
-        exchange = self._exchange
-        while True:
-            data = self._unsent + exchange.take_output()
-            self._unsent = b""
-            if data:
-                try:
-                    await stream.send(data)
-                except BROKEN:
-                    connection.cancel()
-                    return
-            else:
-                self._drained.set()
-                self._output = anyio.Event()
-                self._writer_idle = True
-                await self._output.wait()
-                self._writer_idle = False
-
-    async def _tick(self) -> None:
-        exchange = self._exchange
-        while True:
-            now = time.monotonic()
-            made = exchange.made
-            self._wake(exchange.tick(now))
-            if self._left_over:
-                self._give_left_over_back()
-            self._probe(now)
-            if exchange.made != made:
-                self._wake_writer()
-            due = exchange.next_due()
-            if due is None:
-                self._stirring = anyio.Event()
-                self._tick_sleeps = True
-                with anyio.move_on_after(self.config.keep_alive_s):
-                    await self._stirring.wait()
-                self._tick_sleeps = False
-            await anyio.sleep(TICK_S if due is None else max(0.005, min(TICK_S, due - now)))
-
-    def _probe(self, now: float) -> None:
-        """Ask a silent connection whether it lives; drop it when the question stays unanswered."""
-        silence = now - self._heard_at
-        exchange = self._exchange
-        if exchange.link is not Link.UP or silence < self.config.keep_alive_s:
-            return
-        if not self._probed:
-            self._probed = True
-            exchange.submit(api.Ping(), now, timeout_s=self.config.keep_alive_s, wanted=False)
-        elif silence > 3 * self.config.keep_alive_s and self._stream is not None:
-            raw = self._stream.extra(anyio.abc.SocketAttribute.raw_socket)
-            raw.shutdown(2)
-
-    # --- calls ----------------------------------------------------------------------------------------------
-    def _wake_writer(self) -> None:
-        if not self._output.is_set():
-            self._output.set()
-
-    @staticmethod
-    def _wake(calls: Iterable[Call]) -> None:
-        for call in calls:
-            waiter = call.waiter
-            if waiter is not None:
-                waiter()
-
-    def _send_at_once(self, raw: socket.socket) -> None:
-        """Spare a lonely caller the turn of the loop that the writer takes: there is nothing to gather."""
-        data = self._exchange.take_output()
-        if not data:
-            return
-        try:
-            sent = raw.send(data)
-        except OSError:
-            sent = 0  # full, or broken: the writer sees which
-        if sent < len(data):
-            self._unsent = data[sent:]
-            self._wake_writer()
-
-    def _give_left_over_back(self) -> None:
-        """Release what consumers leased and did not hand out."""
-        parts, self._left_over = self._left_over, []
-        for part in parts:
-            self._exchange.submit(op.settle(part, api.SettleKind.RELEASE), time.monotonic(), wanted=False)
-        self._wake_writer()
-
-    def _submit(self, request: api.Request, timeout_s: float | None = None, *, wanted: bool = True) -> Call:
-        if self._closed:
-            raise LocalProtocolError("the client is closed, or was not entered with `async with`")
-        if self._left_over:
-            self._give_left_over_back()
-        exchange = self._exchange
-        call = exchange.submit(request, time.monotonic(), timeout_s=timeout_s, wanted=wanted)
-        if not self._output.is_set():
-            if self._writer_idle and self._raw is not None and exchange.in_flight <= 1:
-                self._send_at_once(self._raw)
-            else:
-                self._output.set()
-        if self._tick_sleeps:
-            self._stirring.set()
-        return call
-
-    async def _answered(self, call: Call) -> api.Reply:
-        """Wait until the call is finished.
-
-        Raises:
-            WalrqError: what the server or the time-out says.
-        """
-        if not call.finished:
-            event = anyio.Event()
-            call.waiter = event.set
-            try:
-                await event.wait()
-            except BaseException:
-                self._exchange.abandon(call, time.monotonic())
-                self._wake_writer()
-                raise
-        if call.error is not None:
-            raise call.error
-        assert call.reply is not None
-        return call.reply
-
-    async def _ask(self, request: api.Request, kind: type[R], timeout_s: float | None = None) -> R:
-        reply = await self._answered(self._submit(request, timeout_s))
-        if not isinstance(reply, kind):
-            raise RemoteProtocolError(f"the server answered {type(request).__name__} with {type(reply).__name__}")
-        return reply
-
-    async def _outcomes(self, requests: Sequence[api.Request], kind: type[R]) -> list[R | WalrqError]:
-        """The answer or error of each of several requests that are under way together."""
-        if len(requests) == 1:
-            try:
-                return [await self._ask(requests[0], kind)]
-            except WalrqError as error:
-                return [error]
-        calls = [self._submit(request) for request in requests]
-        outcomes: list[R | WalrqError] = []
-        try:
-            for call in calls:
-                try:
-                    reply = await self._answered(call)
-                except WalrqError as error:
-                    outcomes.append(error)
-                else:
-                    if not isinstance(reply, kind):
-                        raise RemoteProtocolError(f"the server answered with {type(reply).__name__}")
-                    outcomes.append(reply)
-        except BaseException:
-            for call in calls[len(outcomes) + 1 :]:
-                self._exchange.abandon(call, time.monotonic())
-            raise
-        return outcomes
+    async def _ask(self, request: api.Request, kind: type[R]) -> R:
+        return await self._carrier.ask(request, kind)
 
     # --- push -----------------------------------------------------------------------------------------------
     async def push(
@@ -419,9 +106,16 @@ class Client:
         Returns:
             The message's id.
         """
-        options = PushOptions(priority=priority, delay=delay, deliver_at=deliver_at, ttl=ttl, max_attempts=max_attempts)
-        request = op.push_one(queue, payload, json, headers, group, dedup_id, options)
-        return MessageIds((await self._ask(request, api.Pushed),))[0]
+        carrier = self._carrier
+        lane = carrier.merger.lane(
+            (queue, priority, delay, deliver_at, ttl, max_attempts),
+            lambda: PushLane(
+                queue,
+                PushOptions(priority=priority, delay=delay, deliver_at=deliver_at, ttl=ttl, max_attempts=max_attempts),
+            ),
+        )
+        body = Body(op.payload_of(payload, json), op.headers_of(headers), group, dedup_id)
+        return format_id(await carrier.shared(carrier.join(lane, body, len(body.payload) + len(body.headers))))
 
     async def push_batch(
         self,
@@ -453,7 +147,7 @@ class Client:
         requests = op.push_many(queue, messages, group, options)
         if not requests:
             return MessageIds(())
-        return op.pushed(requests, await self._outcomes(requests, api.Pushed))
+        return op.pushed(requests, await self._carrier.outcomes(requests, api.Pushed))
 
     # --- poll -----------------------------------------------------------------------------------------------
     async def poll(
@@ -476,10 +170,14 @@ class Client:
         Returns:
             Up to `max_messages`; empty when there are none. A queue that does not exist has none.
         """
-        batches = await self.poll_batch(queue, visibility, max_messages, wait=wait)
-        if len(batches) == 1:
-            return batches[0].messages()
-        return [message for batch in batches for message in batch.messages()]
+        carrier = self._carrier
+        queues = (queue,) if isinstance(queue, str) else tuple(queue)
+        lane = carrier.merger.lane(
+            (queues, visibility, wait),
+            lambda: PollLane(op.poll(queues, visibility, 1, wait, self.config.worker), self._batch),
+        )
+        op.check_max_messages(max_messages)
+        return await carrier.shared(carrier.join(lane, max_messages, max_messages, wait))
 
     async def poll_batch(
         self,
@@ -493,17 +191,17 @@ class Client:
 
         Iterate `batch.payloads()`, then `await batch.ack()`.
         """
-        call = self._submit(op.poll(queue, visibility, max_messages, wait, self.config.worker))
-        reply = await self._answered(call)
+        call = self._carrier.submit(op.poll(queue, visibility, max_messages, wait, self.config.worker))
+        reply = await self._carrier.answered(call)
         if not isinstance(reply, api.Polled):
             raise RemoteProtocolError(f"the server answered Poll with {type(reply).__name__}")
         deadline = call.sent_at + (reply.parked_ms + reply.visibility_ms) / 1000
-        batches = []
-        for run in reply.runs:
-            batch = AsyncBatch(run, deadline, self.config.clock)
-            batch._client = self
-            batches.append(batch)
-        return batches
+        return [self._batch(run, deadline) for run in reply.runs]
+
+    def _batch(self, run: api.Delivered, deadline: float) -> AsyncBatch:
+        batch = AsyncBatch(run, deadline, self.config.clock)
+        batch._client = self
+        return batch
 
     def consume(
         self,
@@ -524,7 +222,7 @@ class Client:
 
     # --- giving back ----------------------------------------------------------------------------------------
     async def _settle(self, parts: list[Settlement], requests: list[api.Settle]) -> None:
-        outcomes = await self._outcomes(requests, api.Settled)
+        outcomes = await self._carrier.outcomes(requests, api.Settled)
         op.check_settled(parts, [each if isinstance(each, WalrqError) else each.codes for each in outcomes])
 
     async def ack(
@@ -544,9 +242,21 @@ class Client:
             ReceiptExpired: the lease was over before; nothing changed.
             BatchError: some of several could not be acknowledged; the others are.
         """
-        parts = op.given_back(message, message_id, receipt_handle)
-        if parts:
-            await self._settle(parts, [op.settle(part, api.SettleKind.ACK) for part in parts])
+        await self._give_back(op.given_back(message, message_id, receipt_handle), api.SettleKind.ACK)
+
+    async def _give_back(
+        self, parts: list[Settlement], kind: Literal[api.SettleKind.ACK, api.SettleKind.RELEASE]
+    ) -> None:
+        if len(parts) != 1:
+            if parts:
+                await self._settle(parts, [op.settle(part, kind) for part in parts])
+            return
+        (part,) = parts
+        carrier, queue = self._carrier, part.queue
+        lane = carrier.merger.lane((kind, queue), lambda: SettleLane(queue, kind))
+        codes = await carrier.shared(carrier.join(lane, part.items, len(part.items)))
+        if any(codes):
+            op.check_settled(parts, [codes])
 
     async def nack(
         self,
@@ -574,7 +284,9 @@ class Client:
         """
         kind = op.nack_kind(mode, delay)
         parts = op.given_back(message, message_id, receipt_handle)
-        if parts:
+        if kind is api.SettleKind.RELEASE:
+            await self._give_back(parts, kind)
+        elif parts:
             await self._settle(parts, [op.settle(part, kind, delay, error) for part in parts])
 
     async def touch(
@@ -595,7 +307,7 @@ class Client:
             return
         requests = [op.touch(part, visibility) for part in parts]
         asked_at = self.config.clock.monotonic()
-        outcomes = await self._outcomes(requests, api.Touched)
+        outcomes = await self._carrier.outcomes(requests, api.Touched)
         op.touched(parts, outcomes, asked_at)
 
     # --- pending messages -----------------------------------------------------------------------------------
@@ -796,7 +508,7 @@ class Consumer:
                 # A consumer outlives outages: the next poll connects again, or waits in the client until it
                 # can.
                 tries += 1
-                await anyio.sleep(self._client._exchange.pause_s(tries))
+                await anyio.sleep(self._client._carrier.exchange.pause_s(tries))
                 continue
             tries = 0
             found.reverse()
@@ -815,12 +527,13 @@ class Consumer:
     def _release(self) -> None:
         """Give the rest of the buffer back, without waiting for the answer."""
         rest, self._buffer = self._buffer, []
-        if rest and not self._client._closed:
-            self._client._left_over += op.settlements(rest)
-            self._client._give_left_over_back()
+        carrier = self._client._carrier
+        if rest and not carrier.closed:
+            carrier.left_over += op.settlements(rest)
+            carrier.give_left_over_back()
 
     def __del__(self) -> None:
         # A loop left by `break` drops the only reference here: its leases need not run out. A finalizer may
         # run in the middle of anything, so it only leaves a note; the next call or tick acts on it.
         if self._buffer:
-            self._client._left_over += op.settlements(self._buffer)
+            self._client._carrier.left_over += op.settlements(self._buffer)

@@ -568,7 +568,7 @@ class Exchange:
                 call.stage = Stage.WAITING
                 (self._waiting if call.sequence is None else self._again).append(call)
         for call in [call for call in self._unfinished() if call.deadline <= now]:
-            self._fail(call, self._overdue(call), now)
+            self._fail(call, self.overdue(call), now)
         self._pump(now)
         return self._take_finished()
 
@@ -577,9 +577,10 @@ class Exchange:
         call.error = error
         self._finished.append(call)
 
-    def _overdue(self, call: Call) -> WalrqError:
-        if not call.sends:
-            if call.refusal is not None:
+    def overdue(self, call: Call | None) -> WalrqError:
+        """What a caller learns whose time is over; None for a call that was not made yet."""
+        if call is None or not call.sends:
+            if call is not None and call.refusal is not None:
                 return call.refusal
             return self.refused or ServerUnreachable("no server answered in time; the request was not sent")
         if self.link is Link.UP:

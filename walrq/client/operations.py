@@ -28,6 +28,7 @@ from walrq.limits import (
     DELAY_MS_MAX,
     ERROR_TEXT_BYTES_MAX,
     ERROR_TYPE_BYTES_MAX,
+    POLL_MESSAGES_MAX,
     POLL_WAIT_MS_MAX,
     RETENTION_MS_MAX,
     SETTLE_ITEMS_MAX,
@@ -151,6 +152,21 @@ def push_one(
     options: PushOptions,
 ) -> api.Push:
     """A batch of one message."""
+    body = columns.pack(
+        (payload_of(payload, json),),
+        headers=None if headers is None else (headers,),
+        groups=None if group is None else (group,),
+        dedup=None if dedup_id is None else (dedup_id,),
+    )
+    return options.request(queue, body)
+
+
+def payload_of(payload: Payload | None, json: Any) -> bytes:
+    """The bytes of the one of both that was given.
+
+    Raises:
+        InvalidArgument: both or none, or a value without a JSON form.
+    """
     if json is not UNSET:
         if payload is not None:
             raise InvalidArgument("give a payload or json=, not both")
@@ -160,14 +176,12 @@ def push_one(
             raise InvalidArgument(f"json= has no JSON form: {error}", field="json") from None
     elif payload is None:
         raise InvalidArgument("give a payload or json=")
-    data = payload_bytes(payload)
-    body = columns.pack(
-        (data,),
-        headers=None if headers is None else (headers,),
-        groups=None if group is None else (group,),
-        dedup=None if dedup_id is None else (dedup_id,),
-    )
-    return options.request(queue, body)
+    return payload_bytes(payload)
+
+
+def headers_of(headers: Mapping[str, Any] | None) -> bytes:
+    """Headers as they travel, empty for none; raises `InvalidArgument` when they are no plain values."""
+    return columns.encode_headers(headers) if headers else b""
 
 
 def push_many(
@@ -283,6 +297,16 @@ def poll(
         milliseconds(wait, "wait", POLL_WAIT_MS_MAX) if wait else 0,
         worker,
     )
+
+
+def check_max_messages(number: int) -> None:
+    """Raises `InvalidArgument` unless a poll may ask for so many messages."""
+    if type(number) is not int or not 1 <= number <= POLL_MESSAGES_MAX:
+        raise InvalidArgument(
+            f"max_messages is {number!r}, allowed are 1 to {POLL_MESSAGES_MAX:,}",
+            field="max_messages",
+            limit=POLL_MESSAGES_MAX,
+        )
 
 
 # --- giving back --------------------------------------------------------------------------------------------
