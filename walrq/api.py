@@ -455,7 +455,13 @@ class Page:
 
 @value
 class QueueInfo:
-    """Counts (messages), bytes and settings of one queue."""
+    """Counts (messages), bytes and settings of one queue.
+
+    Attributes:
+        oldest_ms: wall stamp of the push of the message with the lowest sequence, 0 when there is none.
+        pushed, delivered, acked: how many were taken in by pushes, leased, and acknowledged. They only grow; they
+            start anew with the process and with the queue, so rates are what is read from them.
+    """
 
     name: str
     uid: int
@@ -466,6 +472,9 @@ class QueueInfo:
     dead: int
     bytes: int
     oldest_ms: int
+    pushed: int
+    delivered: int
+    acked: int
     settings: Mapping[str, Any]
 
 

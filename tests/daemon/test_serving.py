@@ -446,6 +446,9 @@ async def test_peeks_and_listings_show_what_was_acknowledged_before(front: str) 
         assert api.Moved(1) == would
         assert ["jobs", "jobs.dlq"] == [queue.name for queue in listed.queues]
         assert stats.values["requests"] >= 8
+        assert ("never", 2) == (stats.values["fsync"], stats.values["queues"])
+        assert stats.values["disk_bytes"] > 0
+        assert 0 <= stats.values["uptime_ms"] <= stats.values["wall_ms"]
 
 
 async def test_a_queue_named_twice_in_a_poll_is_waited_for_once(front: str) -> None:

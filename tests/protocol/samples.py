@@ -213,7 +213,7 @@ PEEKED = st.builds(
     died_ms=TIME_MS,
     history=st.lists(ATTEMPTS, max_size=3).map(tuple),
 )
-QUEUE_INFOS = st.builds(api.QueueInfo, QUEUES, UINT32, UINT64, UINT64, UINT64, UINT64, UINT64, UINT64, UINT64, MAPS)
+QUEUE_INFOS = st.builds(api.QueueInfo, QUEUES, UINT32, *([UINT64] * 10), MAPS)
 
 REPLIES: dict[type[Any], st.SearchStrategy[Any]] = {
     api.Failed: st.builds(api.Failed, UINT32, texts(400), MAPS),
@@ -293,7 +293,7 @@ SAMPLE_RUN = api.Delivered(
     0, _ONE.header_ends, encode_headers({"k": 1}),
 )  # fmt: skip
 SAMPLE_PEEKED = api.Peeked(5, api.State.READY, 1, 0, 0, 0, 1, 1, None, b"one")
-SAMPLE_INFO = api.QueueInfo("jobs", 1, 2, 3, 4, 5, 6, 7, 8, {"paused": False})
+SAMPLE_INFO = api.QueueInfo("jobs", 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, {"paused": False})
 SAMPLE_REPLIES: tuple[Any, ...] = (
     api.Failed(8, "no queue jbos", {"nearest": "jobs"}),
     api.Pushed(5, 2),

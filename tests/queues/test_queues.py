@@ -8,7 +8,7 @@ from tests.queues.bench import Bench
 from walrq import api, ids
 from walrq.errors import Code
 from walrq.queues import commands as c
-from walrq.queues import reads
+from walrq.queues import image, reads
 
 NOT_FOUND = int(Code.QUEUE_NOT_FOUND)
 
@@ -215,3 +215,30 @@ def test_bootstrap_counts_once(bench: Bench) -> None:
     bench.restart()
 
     assert ("cluster", b"secret") == (bench.machine.cluster, bench.machine.secret)
+
+
+def test_a_queue_counts_what_went_through_it(bench: Bench) -> None:
+    """Rates are read from these numbers: each message once, duplicates not at all, parts of a lease as parts."""
+    bench.push(payloads=5, dedup=["a", "b", "a", None, None])
+    first, second = bench.lease(limit=2), bench.lease(limit=2)
+    for run in first:
+        bench.ack(run)
+    bench.ack(second[0], ((0, 0),))
+
+    shown = bench.show()
+    assert (4, 4, 3) == (shown.pushed, shown.delivered, shown.acked)
+    for run in second:
+        bench.release(run)
+    bench.lease()
+    assert (4, 5, 3) == (bench.show().pushed, bench.show().delivered, bench.show().acked)
+
+
+def test_counters_for_the_eye_change_no_image(bench: Bench) -> None:
+    """A replica that started from an image counts anew, and must still have the same hash."""
+    bench.push(payloads=2)
+    bench.ack(bench.lease(limit=1)[0])
+    before = image.full_pages(bench.machine)
+    bench.restart()
+
+    assert (0, 0, 0) == (bench.show().pushed, bench.show().delivered, bench.show().acked)
+    assert before == image.full_pages(bench.machine)

@@ -11,7 +11,8 @@
     78  a setting or a listening address is wrong (the statuses of `errors.ERRORS`)
 
 Stopping (SIGTERM, SIGINT) leaves the nurseries inside-out. A second signal exits at once, with 128 + its
-number: as safe as a crash, which is to say safe.
+number: as safe as a crash, which is to say safe. SIGHUP reads the settings file again; only when it comes
+because the terminal is gone does it stop the node.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import FrameType
 from typing import Any, Final, TextIO, cast
 
 import attrs
 import trio
 
-from walrq import api, limits
+from walrq import __version__, api, limits
 from walrq.daemon import listener, logs, pollers, ticker
 from walrq.daemon.broker import Broker
 from walrq.daemon.clock import Clock
 from walrq.daemon.compactor import Compactor
-from walrq.daemon.config import Config
+from walrq.daemon.config import RELOADABLE, Config
 from walrq.daemon.driver import Driver
 from walrq.daemon.reactor import AVAILABLE as EPOLL_AVAILABLE
 from walrq.daemon.reactor import Reactor
 from walrq.daemon.reaper import Reaper, keep_sessions
 from walrq.daemon.stream_front import StreamFront
-from walrq.errors import ERRORS, Code, WalrqError
+from walrq.errors import ERRORS, Code, ConfigError, WalrqError
 from walrq.protocol.handshake import Hello, Shards, Welcome
 from walrq.replica import Replica, ReplicaConfig
 from walrq.storage.config import StorageConfig
@@ -72,10 +73,17 @@ _QUIET_MS: Final = 100
 _SAME_SIGNAL_MS: Final = 100
 
 Front = Reactor | StreamFront
+ReadyLine = dict[str, Any]
+Greet = Callable[[ReadyLine], Awaitable[None]]
 
 
-def serve(config: Config) -> int:
-    """Run one node until a signal ends it; the exit status. Blocks; main thread only."""
+def serve(config: Config, *, greet: Greet | None = None) -> int:
+    """Run one node until a signal ends it; the exit status. Blocks; main thread only.
+
+    Args:
+        greet: runs beside the node from when it is ready until it stops, in place of the readiness line and
+            the banner (`print_ready` prints the line); an exception in it ends the node.
+    """
     handler = logs.set_up(sys.stderr, config.log_level, cast(logs.LogFormat, config.log_format))
     interval = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -83,10 +91,10 @@ def serve(config: Config) -> int:
     gc.set_threshold(*GC_THRESHOLDS)
     # Trio gives the signals back to whoever had them before, and delivers once more what came in the last moment. With
     # the default action a process that has just stopped in good order would die of its last signal.
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _heeded():
         signal.signal(number, _too_late)
     try:
-        trio.run(run, config)
+        trio.run(lambda: run(config, greet=greet))
     except BaseException as error:
         if not isinstance(error, Exception | BaseExceptionGroup):
             raise
@@ -96,6 +104,13 @@ def serve(config: Config) -> int:
         gc.set_threshold(*thresholds)
         logging.getLogger("walrq").removeHandler(handler)
     return EXIT_OK
+
+
+def _heeded() -> list[int]:
+    """The signals that mean something to a node. Under nohup SIGHUP stays ignored."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        return [signal.SIGTERM, signal.SIGINT]
+    return [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
 
 
 def _too_late(number: int, frame: FrameType | None) -> None:
@@ -210,7 +225,16 @@ async def open_node(config: Config, *, disk: Disk | None = None, clock: Clock | 
         clock,
         wake=driver.wake,
         auto_create=config.auto_create,
-        node_stats=lambda: {"node": node_id, "turns": driver.turns},
+        node_stats=lambda: {
+            "node": node_id,
+            "version": __version__,
+            "uptime_ms": clock.monotonic_ms() - reading.monotonic_ms,
+            "wall_ms": clock.read().wall_ms,
+            "turns": driver.turns,
+            "fsync": config.text("fsync"),
+            "disk_bytes": storage.bytes_in_use,
+            "queues": len(replica.machine.queues),
+        },
     )
     return Node(
         config=config,
@@ -233,21 +257,29 @@ def _node_id(storage: Storage, config: Config) -> str:
     return kept.node_id if kept is not None else f"node-{storage.disk_uuid.hex()[:8]}"
 
 
-async def run(config: Config, *, ready: Callable[[dict[str, Any]], None] | None = None) -> None:
-    """One node, from opening its directory to its last snapshot. `ready` gets the readiness line's object."""
+@attrs.define
+class Wishes:
+    """What signals asked for. A reload that is asked for while the node starts is done once it serves."""
+
+    stop: trio.Event = attrs.field(factory=trio.Event)
+    reload: trio.Event = attrs.field(factory=trio.Event)
+
+
+async def run(config: Config, *, greet: Greet | None = None) -> None:
+    """One node, from opening its directory to its last snapshot. `greet`: see `serve`."""
     clock = Clock()
-    stop = trio.Event()
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    wishes = Wishes()
+    with trio.open_signal_receiver(*_heeded()) as signals:
         async with trio.open_nursery() as outer:
             # From before the directory is opened until after it is closed: recovery and the last snapshot
             # take time.
-            outer.start_soon(_watch_signals, signals, stop, clock)
-            await _live(config, clock, stop, ready or _print_ready)
+            outer.start_soon(_watch_signals, signals, wishes, clock, sys.stderr.isatty())
+            await _live(config, clock, wishes, greet)
             outer.cancel_scope.cancel()
     log.info("stopped")
 
 
-async def _live(config: Config, clock: Clock, stop: trio.Event, ready: Callable[[dict[str, Any]], None]) -> None:
+async def _live(config: Config, clock: Clock, wishes: Wishes, greet: Greet | None) -> None:
     # Before the directory is made: an address that cannot be had leaves nothing behind. Nobody is refused or
     # kept waiting meanwhile, because it listens only once the node is ready.
     sock = listener.bind(*config.listen)
@@ -255,8 +287,8 @@ async def _live(config: Config, clock: Clock, stop: trio.Event, ready: Callable[
         node = await open_node(config, clock=clock)
         clean = False
         try:
-            if not stop.is_set():
-                await _serve_node(node, sock, stop, ready)
+            if not wishes.stop.is_set():
+                await _serve_node(node, sock, wishes, greet)
             clean = True
         finally:
             # Also while an error is on its way out: the lock is released, the stop is not marked clean.
@@ -276,10 +308,7 @@ def _close(replica: Replica, clean: bool) -> None:
         log.warning("close_failed %s", error.text)
 
 
-async def _serve_node(
-    node: Node, sock: socket.socket, stop: trio.Event, ready: Callable[[dict[str, Any]], None]
-) -> None:
-    config = node.config
+async def _serve_node(node: Node, sock: socket.socket, wishes: Wishes, greet: Greet | None) -> None:
     listener.listen(sock)
     try:
         async with trio.open_nursery() as core:
@@ -292,24 +321,25 @@ async def _serve_node(
                         sock,
                         adopt(front),
                         lambda: len(front),
-                        connections_max=config.max_connections,
+                        connections_max=node.config.max_connections,
                     )
                     accepting.start_soon(door.run)
-                    ready(
-                        {
-                            "event": "ready",
-                            "node": node.node_id,
-                            "endpoints": {"cbor": listener.address_of(sock)},
-                        }
-                    )
-                    _banner(node, listener.address_of(sock))
-                    await stop.wait()
-                    log.info("stopping drain_timeout=%g", config.drain_timeout)
+                    accepting.start_soon(_reload_on_wish, node, door, wishes)
+                    address = listener.address_of(sock)
+                    _log_ready(node, address)
+                    line = {"event": "ready", "node": node.node_id, "endpoints": {"cbor": address}}
+                    if greet is not None:
+                        accepting.start_soon(greet, line)
+                    else:
+                        print_ready(line)
+                        _banner(node, address)
+                    await wishes.stop.wait()
+                    log.info("stopping drain_timeout=%g", node.config.drain_timeout)
                     accepting.cancel_scope.cancel()
                 await drain(node, front)
                 connections.cancel_scope.cancel()
             # What the closing connections still proposed (leases given back) is written too.
-            with trio.move_on_after(config.drain_timeout):
+            with trio.move_on_after(node.config.drain_timeout):
                 await node.driver.wait_written()
             core.cancel_scope.cancel()
     finally:
@@ -368,10 +398,14 @@ async def drain(node: Node, front: Front) -> None:
         await front.wait_sent()
 
 
-async def _watch_signals(signals: AsyncIterator[int], stop: trio.Event, clock: Clock) -> None:
+async def _watch_signals(signals: AsyncIterator[int], wishes: Wishes, clock: Clock, on_terminal: bool) -> None:
     first_ms = 0
     async for number in signals:
-        if stop.is_set():
+        # A terminal that is gone is no terminal any more: nobody would notice the node that stays behind.
+        if number == signal.SIGHUP and not (on_terminal and not sys.stderr.isatty()):
+            wishes.reload.set()
+            continue
+        if wishes.stop.is_set():
             if clock.monotonic_ms() - first_ms < _SAME_SIGNAL_MS:
                 continue
             log.warning("second_signal %s: exiting at once", signal.Signals(number).name)
@@ -379,20 +413,61 @@ async def _watch_signals(signals: AsyncIterator[int], stop: trio.Event, clock: C
             os._exit(128 + number)
         log.info("signal %s", signal.Signals(number).name)
         first_ms = clock.monotonic_ms()
-        stop.set()
+        wishes.stop.set()
 
 
-def _print_ready(line: dict[str, Any]) -> None:
+async def _reload_on_wish(node: Node, door: listener.Listener, wishes: Wishes) -> None:
+    """Read the settings file again whenever a signal asks for it. A file with a mistake changes nothing."""
+    while True:
+        await wishes.reload.wait()
+        wishes.reload = trio.Event()
+        if node.config.sources[2] is None:
+            log.warning("reload_skipped: this node has no settings file (--config)")
+            continue
+        try:
+            new = await trio.to_thread.run_sync(node.config.reloaded)
+        except ConfigError as error:
+            log.warning("reload_refused %s", error.text)
+            continue
+        take_over(node, door, new)
+
+
+def take_over(node: Node, door: listener.Listener, new: Config) -> None:
+    """Make the new values count that a running node can take over; name the others."""
+    old = node.config
+    changed = old.changed(new)
+    now = {name: getattr(new, name) for name in changed if name in RELOADABLE}
+    later = [name for name in changed if name not in RELOADABLE]
+    node.config = attrs.evolve(old, **now, origins=new.origins)
+    door.connections_max = node.config.max_connections
+    node.broker.auto_create = node.config.auto_create
+    # Said at the more talkative of both levels.
+    logger = logging.getLogger("walrq")
+    logger.setLevel(min(logger.level, logging.getLevelName(node.config.log_level.upper())))
+    words = " ".join(f"{name}={new.text(name)} (was {old.text(name)})" for name in now)
+    if now or not later:
+        log.info("reloaded %s", words or "nothing changed")
+    if later:
+        words = " ".join(f"{name}={new.text(name)} (is {old.text(name)})" for name in later)
+        log.warning("restart_needed %s", words)
+    logger.setLevel(node.config.log_level.upper())
+
+
+def print_ready(line: ReadyLine) -> None:
+    """The readiness line."""
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
+
+
+def _log_ready(node: Node, address: str) -> None:
+    config = node.config
+    policy = config.text("fsync")
+    log.info("ready node=%s cbor=%s data_dir=%s fsync=%s", node.node_id, address, config.data_dir, policy)
 
 
 def _banner(node: Node, address: str, stream: TextIO | None = None) -> None:
     """What a person at a terminal wants to know first."""
     stream = stream or sys.stderr
-    fsync = node.config.fsync
-    policy = fsync if isinstance(fsync, str) else f"interval:{fsync[1]}"
-    log.info("ready node=%s cbor=%s data_dir=%s fsync=%s", node.node_id, address, node.config.data_dir, policy)
     if not stream.isatty():
         return
     server = "" if address == f"127.0.0.1:{limits.DEFAULT_PORT}" else f" --server walrq://{address}"
@@ -400,7 +475,7 @@ def _banner(node: Node, address: str, stream: TextIO | None = None) -> None:
         f"\n  walrq node {node.node_id}\n"
         f"  cbor       {address}\n"
         f"  data       {os.path.abspath(node.config.data_dir)}\n"
-        f"  fsync      {policy}\n\n"
+        f"  fsync      {node.config.text('fsync')}\n\n"
         f'  next       walrq push{server} jobs "hello"\n\n'
     )
     stream.flush()

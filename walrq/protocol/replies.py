@@ -428,27 +428,33 @@ def _flat_queue(info: api.QueueInfo) -> tuple[Any, ...]:
         info.dead,
         info.bytes,
         info.oldest_ms,
+        info.pushed,
+        info.delivered,
+        info.acked,
         dict(info.settings),
     )
 
 
-_QUEUE_FIELDS: Final = 10
+_QUEUE_COUNTS: Final = (
+    "uid",
+    "ready",
+    "delayed",
+    "leased",
+    "parked",
+    "dead",
+    "bytes",
+    "oldest_ms",
+    "pushed",
+    "delivered",
+    "acked",
+)
+_QUEUE_FIELDS: Final = len(_QUEUE_COUNTS) + 2
 
 
 def _queue(item: Item) -> api.QueueInfo:
-    settings = _map(item[9], "settings")
-    counts = [
-        fields.uint(value, field, UINT64_MAX)
-        for field, value in zip(
-            ("uid", "ready", "delayed", "leased", "parked", "dead", "bytes", "oldest_ms"),
-            item[1:9],
-            strict=True,
-        )
-    ]
-    uid, ready, delayed, leased, parked, dead, size, oldest = counts
-    return api.QueueInfo(
-        fields.queue_name(item[0], "name"), uid, ready, delayed, leased, parked, dead, size, oldest, settings
-    )
+    settings = _map(item[12], "settings")
+    counts = [fields.uint(value, field, UINT64_MAX) for field, value in zip(_QUEUE_COUNTS, item[1:12], strict=True)]
+    return api.QueueInfo(fields.queue_name(item[0], "name"), *counts, settings)
 
 
 def _map(value: object, field: str) -> dict[str, Any]:

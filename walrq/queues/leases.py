@@ -71,6 +71,7 @@ def _lease(m: Machine, queue: Queue, limit: int, deadline: int, worker: str | No
         queue.next_lease = number + 1
         lease = Lease(number, run.batch, run.first, run.last - run.first + 1, fence, worker)
         run.delivery += 1
+        queue.delivered += lease.count
         queue.leases[number] = lease
         tally.leases += 1
         queue.put_leased(run, lease, deadline)
@@ -188,6 +189,7 @@ def settle(m: Machine, command: commands.Settle) -> api.Settled:
             lease = leases.get(target.lease)
             if lease is not None and len(lease.runs) == 1 and lease.runs[0].deadline > now:
                 run = lease.runs[0]
+                queue.acked += run.last - run.first + 1
                 queue.withdraw(run)
                 queue.finish(run)
                 codes.append(_OK)
@@ -198,6 +200,7 @@ def settle(m: Machine, command: commands.Settle) -> api.Settled:
             continue
         if kind == SettleKind.ACK:
             for run in _carved(queue, stretches):
+                queue.acked += run.last - run.first + 1
                 queue.finish(run)
         else:
             worker = queue.leases[target.lease].worker

@@ -55,6 +55,7 @@ def push(m: Machine, command: commands.Push) -> api.Pushed:
         wall,
         wall + life if life is not None else 0,
     )
+    queue.pushed += number - len(known or ())
     if known is not None:
         assert columns.dedup is not None
         _remember_ids(m, queue, columns.dedup, known, first_id)

@@ -63,10 +63,12 @@ class Queue:
     """See the module."""
 
     __slots__ = (
+        "acked",
         "bytes",
         "cold",
         "dedup",
         "delayed",
+        "delivered",
         "dirty",
         "dlq_seen",
         "first_touch",
@@ -84,6 +86,7 @@ class Queue:
         "pages",
         "parked",
         "parked_runs",
+        "pushed",
         "ready",
         "rotation",
         "settings",
@@ -132,6 +135,11 @@ class Queue:
         self.leased = 0
         self.parked = 0
         self.bytes = 0
+        # Messages pushed, leased and acknowledged since this object was made. For the eye only: not in the image, so
+        # replicas may differ in them, and nothing that decides may look at them.
+        self.pushed = 0
+        self.delivered = 0
+        self.acked = 0
         self.dlq_seen = False
         self.dirty: set[int] = set()
         self.lease_timers = lease_timers

@@ -164,6 +164,9 @@ def _info(m: Machine, queue: Queue) -> api.QueueInfo:
         dead=queue.parked + (buried.origins.get(queue.name, 0) if buried is not None else 0),
         bytes=queue.bytes,
         oldest_ms=oldest,
+        pushed=queue.pushed,
+        delivered=queue.delivered,
+        acked=queue.acked,
         settings=as_dict(queue.settings),
     )
 

@@ -17,10 +17,11 @@ from walrq.storage.config import StorageConfig
 from walrq.storage.disk import Disk
 from walrq.storage.findings import Finding
 from walrq.storage.hard_state import HardState, HardStateFile, Marks
+from walrq.storage.manifest import Manifest, PageAt
 from walrq.storage.opening import open_wal, survey
 from walrq.storage.record import Record
-from walrq.storage.snapshot import SnapshotReader, SnapshotStore, SnapshotWriter, manifest_number
-from walrq.storage.wal import Wal
+from walrq.storage.snapshot import SnapshotReader, SnapshotStore, SnapshotWriter, manifest_number, pages_name
+from walrq.storage.wal import Extent, Hold, Wal
 
 
 @attrs.frozen
@@ -87,6 +88,75 @@ class Recovered:
     def entries(self, from_index: int) -> Iterator[Record]:
         """The readable records from `from_index` on, ascending; lost ones are stepped over."""
         return self._wal.entries(from_index)
+
+
+class Pin:
+    """A snapshot and the records it needs, kept as they are for a reader until `release`. Made by `Storage.pin`.
+
+    `leave_out_dead`, then a snapshot, then `fix`; from then on `manifest` and `extents` say what is there. Reading
+    opens and closes a file each time: an abandoned pin leaks no descriptor.
+    """
+
+    def __init__(self, disk: Disk, data_dir: str, wal: Wal, snapshots: SnapshotStore) -> None:
+        self._disk = disk
+        self._snapshots = snapshots
+        self._snapshot_dir = f"{data_dir}/snapshots"
+        self._wal = wal
+        self._hold = Hold()
+        self._dead: frozenset[int] = frozenset()
+        self._manifest: Manifest | None = None
+        self.extents: tuple[Extent, ...] = ()
+        wal.holds = (*wal.holds, self._hold)
+
+    @property
+    def manifest(self) -> Manifest:
+        """The snapshot. Only after `fix`."""
+        assert self._manifest is not None, "the pin is not fixed yet"
+        return self._manifest
+
+    def leave_out_dead(self, is_live: Callable[[int, int], bool]) -> None:
+        """Hold no segment in which nothing is live by now: nothing in it comes alive again."""
+        self._dead = frozenset(
+            segment.first_index
+            for segment in self._wal.segments[:-1]
+            if not is_live(segment.first_index, segment.last_index)
+        )
+
+    def fix(self) -> None:
+        """Take the newest snapshot, and the records it needs. No snapshot may be on its way. Blocking.
+
+        Raises:
+            StorageError: there is no snapshot; CorruptRecord: see `Wal.extents`.
+        """
+        newest = self._snapshots.newest
+        if newest is None:
+            raise StorageError("there is no snapshot yet")
+        self._manifest = newest
+        self._snapshots.held = (*self._snapshots.held, newest)
+        self.extents = tuple(
+            extent for extent in self._wal.extents(newest.index) if extent.first_index not in self._dead
+        )
+        self._hold.segments = frozenset(extent.first_index for extent in self.extents)
+
+    def read_records(self, extent: Extent, size: int, offset: int) -> bytes:
+        """`size` bytes at `offset` of a segment's file. OSError. Blocking; any thread."""
+        return self._read(extent.path, size, offset)
+
+    def read_page(self, place: PageAt, size: int, offset: int) -> bytes:
+        """`size` bytes at `offset` of a page. OSError. Blocking; any thread."""
+        return self._read(f"{self._snapshot_dir}/{pages_name(place.file)}", size, place.offset + offset)
+
+    def _read(self, path: str, size: int, offset: int) -> bytes:
+        handle = self._disk.open(path, read_only=True)
+        try:
+            return self._disk.pread(handle, size, offset)
+        finally:
+            self._disk.close(handle)
+
+    def release(self) -> None:
+        """Let go of everything; the next snapshot and the next reclaim clear it away. Fine to call again."""
+        self._wal.holds = tuple(hold for hold in self._wal.holds if hold is not self._hold)
+        self._snapshots.held = tuple(held for held in self._snapshots.held if held is not self._manifest)
 
 
 class Storage:
@@ -296,6 +366,10 @@ class Storage:
         newest = self._snapshots.newest
         return self._wal.reclaim(min(snapshot_index, newest.index if newest is not None else 0), is_live)
 
+    def pin(self) -> Pin:
+        """Keep every segment from being given back until the pin is narrowed or released. Not beside `reclaim`."""
+        return Pin(self._disk, self._config.data_dir, self._wal, self._snapshots)
+
     @property
     def space(self) -> Space:
         """Whether pushes may go on. Cheap: no system call."""
@@ -309,6 +383,13 @@ class Storage:
             return self._snapshots.replenish() and log
         except OSError as error:
             raise StorageError(f"the reserve could not be filled: {error.strerror or error}") from error
+
+    @property
+    def bytes_in_use(self) -> int:
+        """Bytes of the log's segments and the newest snapshot's pages, reserves not counted. No system call."""
+        newest = self._snapshots.newest
+        pages = newest.page_bytes if newest is not None else 0
+        return sum(segment.file_bytes for segment in self._wal.segments) + pages
 
     def stats(self) -> StorageStats:
         """Sizes and counters, frozen."""
