@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-import cbor2
 import attrs
+import cbor2
 import pytest
 
 from tests.queues.bench import Bench
