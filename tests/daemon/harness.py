@@ -169,6 +169,20 @@ class World:
         return info
 
 
+class HeldDisk:
+    """Keeps the driver from taking a batch, as a slow disk would, until released."""
+
+    def __init__(self, world: World) -> None:
+        self._driver = world.node.driver
+
+    def __enter__(self) -> None:
+        self._driver._writing = True
+
+    def __exit__(self, *_: object) -> None:
+        self._driver._writing = False
+        self._driver.wake()
+
+
 def mock_wall() -> Clock:
     """A clock whose wall time runs with Trio's (mock) clock."""
     return Clock(wall_ms=lambda: WALL_MS + int(trio.current_time() * 1000))

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from tests.daemon.harness import FRONTS, World, columns, payloads, running
+from tests.daemon.harness import FRONTS, HeldDisk, columns, payloads, running
 from walrq import api
 from walrq.daemon import broker as broker_module
 from walrq.daemon import connection, pollers, reactor, stream_front
@@ -16,21 +16,6 @@ from walrq.errors import Code
 from walrq.protocol.framing import LENGTH
 
 pytestmark = [pytest.mark.trio, pytest.mark.parametrize("front", FRONTS)]
-
-
-class HeldDisk:
-    """Keeps the driver from taking a batch, as a slow disk would, until released."""
-
-    def __init__(self, world: World) -> None:
-        self._broker = world.node.broker
-        self._wake = self._broker._wake
-
-    def __enter__(self) -> None:
-        self._broker._wake = lambda: None
-
-    def __exit__(self, *_: object) -> None:
-        self._broker._wake = self._wake
-        self._wake()
 
 
 async def test_a_connection_is_not_read_beyond_its_requests_in_flight(

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from tests.daemon.harness import FRONTS, columns, payloads, running
+from tests.daemon.harness import FRONTS, HeldDisk, columns, payloads, running
 from walrq import api
 from walrq.daemon import bodies
 from walrq.errors import Code
@@ -148,13 +148,11 @@ async def test_a_lease_made_for_a_client_that_left_is_undone(front: str) -> None
         await client.ask(api.Push("jobs", columns(b"a")))
         # The lease is proposed, then its connection ends before the entry is applied.
         broker = world.node.broker
-        wake, broker._wake = broker._wake, lambda: None
-        await client.send(POLL)
-        await trio.testing.wait_all_tasks_blocked()
-        await client.aclose()
-        await trio.testing.wait_all_tasks_blocked()
-        broker._wake = wake
-        wake()
+        with HeldDisk(world):
+            await client.send(POLL)
+            await trio.testing.wait_all_tasks_blocked()
+            await client.aclose()
+            await trio.testing.wait_all_tasks_blocked()
         await trio.testing.wait_all_tasks_blocked()
 
         other = await world.connect()

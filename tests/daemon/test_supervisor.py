@@ -15,7 +15,7 @@ import pytest
 import trio
 import trio.testing
 
-from tests.daemon.harness import FRONTS, columns, payloads, running
+from tests.daemon.harness import FRONTS, HeldDisk, columns, payloads, running
 from tests.daemon.process import STOP_S_MAX, BlockingClient, Daemon
 from tests.requirements import require
 from walrq import api
@@ -330,17 +330,15 @@ async def test_a_drain_refuses_new_requests_and_answers_the_old(front: str) -> N
         parked = await client.send(api.Poll(("jobs",), 1, wait_ms=60_000))
         await client.ask(api.Ping())
         broker = world.node.broker
-        wake, broker._wake = broker._wake, lambda: None
-        in_flight = await client.send(api.Push("other", columns(b"a")))
-        await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(supervisor.drain, world.node, world.front)
-        await trio.testing.wait_all_tasks_blocked()
+        with HeldDisk(world):
+            in_flight = await client.send(api.Push("other", columns(b"a")))
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(supervisor.drain, world.node, world.front)
+            await trio.testing.wait_all_tasks_blocked()
 
-        assert () == (await client.answer(parked)).runs
-        assert client.went_away is not None
-        assert 1 == broker.in_flight
-        broker._wake = wake
-        wake()
+            assert () == (await client.answer(parked)).runs
+            assert client.went_away is not None
+            assert 1 == broker.in_flight
         assert 1 == (await client.answer(in_flight)).count
 
 

@@ -19,7 +19,8 @@ import outcome
 import trio
 
 T = TypeVar("T")
-_Job: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...], trio.lowlevel.Task]
+Ended: TypeAlias = Callable[[outcome.Outcome[Any]], None]
+_Job: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...], Ended]
 
 
 class Persister:
@@ -48,21 +49,35 @@ class Persister:
             job = self._jobs.get()
             if job is None:
                 return
-            function, arguments, task = job
-            token.run_sync_soon(trio.lowlevel.reschedule, task, outcome.capture(function, *arguments))
+            function, arguments, ended = job
+            token.run_sync_soon(self._end, ended, outcome.capture(function, *arguments))
             # Nothing of the call may live on while the thread waits for the next one.
-            del job, function, arguments, task
+            del job, function, arguments, ended
+
+    def _end(self, ended: Ended, result: outcome.Outcome[Any]) -> None:
+        self._calls -= 1
+        ended(result)
+
+    @property
+    def running(self) -> bool:
+        """Whether the thread is there, so that calls may be handed over."""
+        return self._token is not None
+
+    def hand_over(self, function: Callable[..., Any], arguments: tuple[Any, ...], ended: Ended) -> None:
+        """Have the thread call `function(*arguments)`; the event loop then calls `ended` with what came of it.
+
+        Only while `running`. `ended` must not raise.
+        """
+        self._calls += 1
+        self._jobs.put((function, arguments, ended))
 
     async def call(self, function: Callable[..., T], *arguments: Any) -> T:
         """What `function(*arguments)` gives or raises in the thread. Calls run one after another."""
         if self._token is None:
             return await trio.to_thread.run_sync(function, *arguments)
-        self._calls += 1
-        self._jobs.put((function, arguments, trio.lowlevel.current_task()))
-        try:
-            result: T = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
-        finally:
-            self._calls -= 1
+        task = trio.lowlevel.current_task()
+        self.hand_over(function, arguments, lambda result: trio.lowlevel.reschedule(task, result))
+        result: T = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
         return result
 
     @property

@@ -62,10 +62,21 @@ class _Peer(Connection):
 class Reactor:
     """See the module."""
 
-    def __init__(self, broker: Broker, clock: Clock, welcome: Callable[[Hello], Welcome | api.Failed]) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        clock: Clock,
+        welcome: Callable[[Hello], Welcome | api.Failed],
+        *,
+        hold: Callable[[], None],
+        go: Callable[[], None],
+    ) -> None:
+        """`hold` and `go` are called around each turn: what its requests propose becomes one entry."""
         self._broker = broker
         self._clock = clock
         self._welcome = welcome
+        self._hold = hold
+        self._go = go
         self._epoll = select.epoll()
         self._peers: dict[int, _Peer] = {}
         self._dirty: dict[_Peer, None] = {}
@@ -119,8 +130,12 @@ class Reactor:
         epoll = self._epoll
         while True:
             await trio.lowlevel.wait_readable(epoll.fileno())
-            self._turn(epoll.poll(0, _EVENTS_PER_TURN_MAX))
-            self.flush()
+            self._hold()
+            try:
+                self._turn(epoll.poll(0, _EVENTS_PER_TURN_MAX))
+                self.flush()
+            finally:
+                self._go()
             while broker.saturated:
                 # Nothing is read until the disk has caught up; replies still leave, by the driver's flush.
                 self._room = trio.Event()

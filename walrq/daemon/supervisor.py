@@ -365,7 +365,7 @@ def make_front(node: Node) -> Front:
     """What carries the native protocol's TCP."""
     choice = node.config.front
     if choice == "reactor" or (choice == "auto" and EPOLL_AVAILABLE):
-        return Reactor(node.broker, node.clock, node.welcome)
+        return Reactor(node.broker, node.clock, node.welcome, hold=node.driver.hold, go=node.driver.go)
     return StreamFront(node.broker, node.clock, node.welcome)
 
 
