@@ -72,10 +72,14 @@ LAYERS: dict[str, Layer] = {
         forbidden=WORLD,
         deterministic=True,
     ),
+    "walrq.backup": Layer(
+        walrq=PURE_MODULES | {"walrq.queues.image", "walrq.storage"},
+        forbidden=EVENT_LOOPS | CLOCKS | CHANCE | {"socket"},
+    ),
     # trio
     "walrq.daemon": Layer(
         walrq=PURE_MODULES
-        | {"walrq", "walrq.replica", "walrq.raft", "walrq.queues", "walrq.storage", "walrq.protocol"},
+        | {"walrq", "walrq.backup", "walrq.replica", "walrq.raft", "walrq.queues", "walrq.storage", "walrq.protocol"},
         third_party=frozenset({"attrs", "trio", "trio_websocket", "outcome"}),
         forbidden=frozenset({"asyncio", "random"}),
         may_await=True,
@@ -90,9 +94,17 @@ LAYERS: dict[str, Layer] = {
     "walrq.aio": Layer(walrq=PURE_MODULES | {"walrq.client"}, may_await=True),
     "walrq": Layer(walrq=PURE_MODULES | {"walrq.aio", "walrq.client"}),
     "walrq.__main__": Layer(walrq=frozenset({"walrq.cli"})),
+    # the command line's moving parts: clients and terminals, no arguments
+    "walrq.live": Layer(
+        walrq=PURE_MODULES | {"walrq", "walrq.aio", "walrq.client"},
+        third_party=frozenset({"attrs", "trio", "anyio", "rich"}),
+        forbidden=frozenset({"asyncio"}),
+        may_await=True,
+    ),
     # thin
     "walrq.cli": Layer(
-        walrq=PURE_MODULES | {"walrq", "walrq.aio", "walrq.client", "walrq.daemon", "walrq.storage.inspect"},
+        walrq=PURE_MODULES
+        | {"walrq", "walrq.aio", "walrq.backup", "walrq.client", "walrq.daemon", "walrq.live", "walrq.storage.inspect"},
         third_party=frozenset({"attrs", "trio", "anyio"}) | TERMINAL,
         forbidden=frozenset({"asyncio"}),
         may_await=True,
@@ -103,6 +115,7 @@ LAYERS: dict[str, Layer] = {
         | {
             "walrq",
             "walrq.aio",
+            "walrq.backup",
             "walrq.client",
             "walrq.daemon",
             "walrq.protocol",

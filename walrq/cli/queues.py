@@ -1,8 +1,9 @@
-"""`walrq queue ...` and `walrq stats`."""
+"""`walrq queue ...`, `walrq stats` and `walrq top`."""
 
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -14,10 +15,12 @@ from walrq.cli.arguments import (
     json_option,
     open_client,
     queue_argument,
+    seconds,
     server_option,
     settings,
     yes_option,
 )
+from walrq.cli.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
     from walrq.api import QueueInfo
@@ -161,4 +164,79 @@ def stats(as_json: bool, server: str | None) -> None:
     output.table(("what", "value"), sorted(values.items()))
 
 
-COMMANDS = (queue, stats)
+# --- top ----------------------------------------------------------------------------------------------------
+INTERVAL_S_MIN: Final = 0.01
+# It outlives a server that is away: only Ctrl-C ends it.
+FOLLOW_TIMEOUT_S: Final = 3600.0
+
+
+def _interval(given: str | float) -> float:
+    found = seconds(given)
+    if not INTERVAL_S_MIN <= found <= 3600:
+        raise click.BadParameter(f"{given!r} is not between {INTERVAL_S_MIN} s and 1 h")
+    return found
+
+
+@click.command(epilog=example("walrq top --once --interval 100ms"))
+@click.option(
+    "--interval", type=_interval, metavar="TIME", default=1.0, help="Time between two looks, like 2 or 500ms.  [1]"
+)
+@click.option("--prefix", metavar="TEXT", default="", help="Only queues whose names start so.")
+@click.option(
+    "--sort",
+    type=click.Choice(
+        ["queue", "ready", "delayed", "leased", "dead", "parked", "push/s", "out/s", "ack/s", "oldest", "bytes"]
+    ),
+    default="queue",
+    help="By name, or by a number, the largest first.  [queue]",
+)
+@click.option("--once", is_flag=True, help="Print one table; it takes two looks, for the rates.")
+@json_option
+@server_option
+def top(interval: float, prefix: str, sort: str, once: bool, as_json: bool, server: str | None) -> int:
+    """Watch the node and its queues: counts, messages per second, age of the oldest message.
+
+    Keys: q quit, s the next column to sort by, r the other way round, j k or arrows select, / filter by name,
+    p pause. With --json a line per look instead of a picture; the first has no rates.
+    """
+    if not once and not as_json:
+        if not sys.stdout.isatty():
+            raise click.UsageError("this is no terminal: add --once for one table, or --json for a line per look")
+        from walrq.live.top import watch
+
+        return watch(server, interval, prefix, sort)
+    from walrq.live.board import ordered
+    from walrq.live.rates import age, count
+    from walrq.live.top import readings, value
+
+    changes: dict[str, Any] = {} if once else {"timeout_s": FOLLOW_TIMEOUT_S}
+    with open_client(server, session=False, **changes) as client:
+        for number, reading in enumerate(readings(client, interval, prefix, _pause)):
+            if once and number == 0:
+                continue
+            if as_json:
+                output.json_line(value(reading, sort))
+                sys.stdout.flush()
+            if once:
+                break
+    if not as_json:
+        titles = ("queue", "ready", "delayed", "leased", "dead", "push/s", "out/s", "ack/s", "oldest")
+        rows = [
+            (
+                *_row(flow.info)[:1],
+                *(getattr(flow.info, name) for name in ("ready", "delayed", "leased", "dead")),
+                *(count(rate) for rate in (flow.push_s, flow.deliver_s, flow.ack_s)),
+                age(flow.oldest_s),
+            )
+            for flow in ordered(reading.flows, sort, False)
+        ]
+        output.table(titles, rows)
+    return 0
+
+
+def _pause(for_s: float) -> None:
+    with INTERRUPTS.raising():
+        time.sleep(for_s)
+
+
+COMMANDS = (queue, stats, top)
