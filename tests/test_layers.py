@@ -91,8 +91,15 @@ LAYERS: dict[str, Layer] = {
         forbidden=frozenset({"asyncio"}),
         may_await=True,
     ),
+    # anyio and threads: handlers of people, leases kept in a thread of its own
+    "walrq.worker": Layer(
+        walrq=PURE_MODULES | {"walrq.client", "walrq.protocol"},
+        third_party=frozenset({"attrs", "anyio", "cbor2"}),
+        forbidden=frozenset({"asyncio"}),
+        may_await=True,
+    ),
     "walrq.aio": Layer(walrq=PURE_MODULES | {"walrq.client"}, may_await=True),
-    "walrq": Layer(walrq=PURE_MODULES | {"walrq.aio", "walrq.client"}),
+    "walrq": Layer(walrq=PURE_MODULES | {"walrq.aio", "walrq.client", "walrq.worker"}),
     "walrq.__main__": Layer(walrq=frozenset({"walrq.cli"})),
     # the command line's moving parts: clients and terminals, no arguments
     "walrq.live": Layer(

@@ -280,6 +280,31 @@ class CloseSession:
 
 
 @value
+class BackupBegin:
+    """Begin a backup of the node as it is now. Reply: `BackupBegun`; one at a time.
+
+    It belongs to the connection that asked, and ends with it.
+    """
+
+
+@value
+class BackupRead:
+    """Bytes of part number `part` from `offset` on, at most `limit`. Reply: `BackupChunk`, short only at the end."""
+
+    backup: int
+    part: int
+    offset: int
+    limit: int
+
+
+@value
+class BackupEnd:
+    """The backup is not needed any more: what it held is given back."""
+
+    backup: int
+
+
+@value
 class Ping:
     """Answered at once, also while other requests wait."""
 
@@ -311,6 +336,9 @@ Request: TypeAlias = (
     | CloseSession
     | Ping
     | Stats
+    | BackupBegin
+    | BackupRead
+    | BackupEnd
 )
 
 
@@ -521,6 +549,22 @@ class StatsReply:
 
 
 @value
+class BackupBegun:
+    """A backup can be read: its number, what its manifest says, and its parts, each (name, bytes)."""
+
+    backup: int
+    facts: Mapping[str, Any]
+    parts: tuple[tuple[str, int], ...]
+
+
+@value
+class BackupChunk:
+    """A piece of one part."""
+
+    data: bytes
+
+
+@value
 class Failed:
     """The request was refused or its outcome is unknown: a row of `errors.ERRORS`."""
 
@@ -543,5 +587,7 @@ Reply: TypeAlias = (
     | SessionOpened
     | Pong
     | StatsReply
+    | BackupBegun
+    | BackupChunk
     | Failed
 )

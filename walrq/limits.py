@@ -113,6 +113,15 @@ SEND_STALL_S_MAX: Final = 60.0
 # A frame must be complete this long after its first byte (slow loris).
 FRAME_STALL_S_MAX: Final = 30.0
 DEFAULT_PORT: Final = 50_051
+# One read of a backup: large enough to make its frame cheap, small enough to keep other replies from waiting.
+BACKUP_READ_BYTES_MAX: Final = 1 * MIB
+# Segments of a log that a backup can hold, so that the list of its parts fits into one frame (CBOR_ITEMS_MAX).
+BACKUP_PARTS_MAX: Final = 65_536
+# What a backup reads is not given back meanwhile: one that nobody reads, or that never ends, is given up.
+BACKUP_IDLE_S_MAX: Final = 60.0
+BACKUP_S_MAX: Final = 6 * 3600.0
+# Reads of backups that wait their turn; a client keeps a few under way.
+BACKUP_READS_MAX: Final = 64
 
 # --- client -------------------------------------------------------------------------------------------------
 # Concurrent single pushes of one client travel as one batch, up to these bounds: enough to make the request's own

@@ -51,7 +51,7 @@ from walrq.storage.cache import ByteBoundedCache
 from walrq.storage.findings import Finding, Verdict
 from walrq.storage.record import Record
 from walrq.storage.snapshot import SnapshotWriter
-from walrq.storage.storage import Storage
+from walrq.storage.storage import Pin, Storage
 
 
 @attrs.frozen(kw_only=True)
@@ -124,10 +124,11 @@ class SnapshotJob:
     # One page takes about a millisecond.
     PAGES_PER_STEP = 4
 
-    def __init__(self, imager: Imager, writer: SnapshotWriter, index: int) -> None:
+    def __init__(self, imager: Imager, writer: SnapshotWriter, index: int, messages: int) -> None:
         self._imager = imager
         self._writer = writer
         self.index = index
+        self.messages = messages
         self._taken: list[tuple[bytes, bytes | None]] = []
 
     def step(self) -> bool:
@@ -172,6 +173,8 @@ class Replica:
         self._clock = LeaderClock(Stamp(0, 0), Reading(0, 0))
         self.applied_index = applied
         self._snapshot_index = applied
+        # Messages of every state in the newest snapshot.
+        self.snapshot_messages = machine.tally.messages
         self._ticket = 0
         self._gathered: list[Tagged] = []
         self._gathered_tickets: list[int] = []
@@ -484,7 +487,7 @@ class Replica:
             return None
         writer = self._storage.begin_snapshot(index, self._storage.term_at(index), b"")
         self._imager.freeze()
-        self._job = SnapshotJob(self._imager, writer, index)
+        self._job = SnapshotJob(self._imager, writer, index, self.machine.tally.messages)
         self._log_bytes = 0
         self._commands = 0
         return self._job
@@ -493,6 +496,7 @@ class Replica:
         """A job was finished."""
         assert job is self._job
         self._snapshot_index = job.index
+        self.snapshot_messages = job.messages
         self._snapshots += 1
         self._job = None
 
@@ -506,6 +510,11 @@ class Replica:
         """Give back segments that the newest snapshot covers and nothing lives in; how many. Blocking."""
         machine = self.machine
         return self._storage.reclaim(self._snapshot_index, lambda first, last: live_in(machine, first, last))
+
+    def leave_out_dead(self, pin: Pin) -> None:
+        """Let a pin hold only segments that the next snapshot may need. Blocking; before that snapshot begins."""
+        machine = self.machine
+        pin.leave_out_dead(lambda first, last: live_in(machine, first, last))
 
     # --- the rest -------------------------------------------------------------------------------------------
     def stats(self) -> dict[str, Any]:

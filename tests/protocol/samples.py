@@ -139,6 +139,15 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     api.CloseSession: st.just(api.CloseSession()),
     api.Ping: st.just(api.Ping()),
     api.Stats: st.just(api.Stats()),
+    api.BackupBegin: st.just(api.BackupBegin()),
+    api.BackupRead: st.builds(
+        api.BackupRead,
+        st.integers(1, (1 << 64) - 1),
+        st.integers(0, limits.BACKUP_PARTS_MAX - 1),
+        UINT64,
+        st.integers(1, limits.BACKUP_READ_BYTES_MAX),
+    ),
+    api.BackupEnd: st.builds(api.BackupEnd, st.integers(1, (1 << 64) - 1)),
 }
 
 
@@ -236,6 +245,13 @@ REPLIES: dict[type[Any], st.SearchStrategy[Any]] = {
     api.SessionOpened: st.builds(api.SessionOpened, UINT64),
     api.Pong: st.just(api.Pong()),
     api.StatsReply: st.builds(api.StatsReply, MAPS),
+    api.BackupBegun: st.builds(
+        api.BackupBegun,
+        st.integers(1, (1 << 64) - 1),
+        MAPS,
+        st.lists(st.tuples(texts(255), UINT64), max_size=4).map(tuple),
+    ),
+    api.BackupChunk: st.builds(api.BackupChunk, st.binary(max_size=40)),
 }
 
 ANY_REQUEST = st.one_of(list(REQUESTS.values()))
@@ -286,6 +302,9 @@ SAMPLE_REQUESTS: tuple[Any, ...] = (
     api.CloseSession(),
     api.Ping(),
     api.Stats(),
+    api.BackupBegin(),
+    api.BackupRead(1, 2, 0, 1_048_576),
+    api.BackupEnd(1),
 )
 _ONE = pack([b"one"], [{"k": 1}])
 SAMPLE_RUN = api.Delivered(
@@ -309,4 +328,6 @@ SAMPLE_REPLIES: tuple[Any, ...] = (
     api.SessionOpened(7),
     api.Pong(),
     api.StatsReply({"queues": 1}),
+    api.BackupBegun(1, {"index": 9}, (("wal/seg-00000000000000000001.wal", 12_288),)),
+    api.BackupChunk(b"one"),
 )

@@ -16,6 +16,7 @@ The nursery tree; each line is a file::
     ├ ticker          Raft's ticks, while there are peers
     ├ reaper          an empty entry when something falls due
     ├ compactor       snapshots, reclaim, the reserve of a full disk
+    ├ backup          a backup that is being read
     ├ pollers         deadlines of parked polls
     ├ bodies          replies that need the disk
     └ connections

@@ -87,11 +87,12 @@ class Broker:
         self.in_flight = 0
         self.bytes_in_flight = 0
         self.on_flush: list[Callable[[], None]] = []
+        self._on_closed: list[Callable[[Port], None]] = []
         self._wake = wake
         # Both clocks as read in this turn, when somebody needed them; -1 = not yet.
         self._now_ms = -1
         self._lease_ms = 0
-        self._auto_create = auto_create
+        self.auto_create = auto_create
         self._node_stats = node_stats
         self._pending: dict[int, Call] = {}
         self._look_up: LookUp = from_cache(replica)
@@ -103,6 +104,11 @@ class Broker:
         self._finish_pushed = self._pushed
         self._finish_merged = self._merged
         self._propose = replica.propose
+
+    def serve(self, handlers: Mapping[type, Callable[[Call, Any], None]], on_closed: Callable[[Port], None]) -> None:
+        """Let somebody else answer requests of these types, through `answer`; `on_closed` tells of ended connections."""
+        self._handlers.update(handlers)
+        self._on_closed.append(on_closed)
 
     # --- requests -----------------------------------------------------------------------------------------
     def begin_turn(self) -> None:
@@ -193,7 +199,7 @@ class Broker:
         known = self.machine.queues.get(queue)
         if known is not None:
             settings = known.settings
-        elif self._auto_create:
+        elif self.auto_create:
             settings = queue_settings.DEFAULTS
         else:
             raise not_found(queue, self.machine.queues)
@@ -446,6 +452,8 @@ class Broker:
             self.ports.discard(port)
         self.begin_turn()
         self.polls.drop_waiting(port)
+        for each in self._on_closed:
+            each(port)
 
     def sessions(self) -> tuple[int, ...]:
         """Sessions that have a living connection."""

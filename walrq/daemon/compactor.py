@@ -35,6 +35,8 @@ class Compactor:
         self._wake = trio.Event()
         self._waiting = False
         self._broker = broker
+        # Whoever snapshots or reclaims holds it: one at a time.
+        self.lock = trio.Lock()
         self._look_at_space()
         driver.on_turn.append(self._on_turn)
 
@@ -71,7 +73,17 @@ class Compactor:
             await trio.sleep(REPLENISH_S)
 
     async def snapshot(self) -> bool:
-        """Write one snapshot and give back the segments it makes dispensable. False when there was no room.
+        """Write one snapshot and give back the segments it makes dispensable. False when there was no room."""
+        async with self.lock:
+            return await self.snapshot_locked()
+
+    async def reclaim(self) -> None:
+        """Give back the segments that the last snapshot made dispensable."""
+        async with self.lock:
+            await self._reclaim()
+
+    async def snapshot_locked(self) -> bool:
+        """`snapshot` for whoever holds `lock`.
 
         A job that was cancelled on its way is taken up again: each of its steps is whole when a cancellation
         is noticed.
@@ -99,7 +111,10 @@ class Compactor:
         self._replica.snapshot_done(job)
         self._job = None
         log.info("snapshot_written index=%d", job.index)
+        await self._reclaim()
+        return True
+
+    async def _reclaim(self) -> None:
         freed = await trio.to_thread.run_sync(self._replica.reclaim)
         if freed:
             log.info("segments_reclaimed count=%d", freed)
-        return True

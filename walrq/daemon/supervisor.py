@@ -35,6 +35,7 @@ import trio
 
 from walrq import __version__, api, limits
 from walrq.daemon import listener, logs, pollers, ticker
+from walrq.daemon.backup import Backups
 from walrq.daemon.broker import Broker
 from walrq.daemon.clock import Clock
 from walrq.daemon.compactor import Compactor
@@ -154,6 +155,7 @@ class Node:
     broker: Broker
     reaper: Reaper
     compactor: Compactor
+    backups: Backups
 
     def welcome(self, hello: Hello) -> Welcome | api.Failed:
         """Judge a client's Hello. A session is taken as it is: a request of an ended one is answered
@@ -236,6 +238,7 @@ async def open_node(config: Config, *, disk: Disk | None = None, clock: Clock | 
             "queues": len(replica.machine.queues),
         },
     )
+    compactor = Compactor(replica, storage, driver, broker)
     return Node(
         config=config,
         node_id=node_id,
@@ -245,7 +248,8 @@ async def open_node(config: Config, *, disk: Disk | None = None, clock: Clock | 
         driver=driver,
         broker=broker,
         reaper=Reaper(replica, driver, clock),
-        compactor=Compactor(replica, storage, driver, broker),
+        compactor=compactor,
+        backups=Backups(replica, storage, compactor, broker, clock),
     )
 
 
@@ -355,6 +359,7 @@ def start_core(core: trio.Nursery, node: Node) -> None:
     core.start_soon(node.reaper.run, name="reaper")
     core.start_soon(keep_sessions, node.broker, name="keep_sessions")
     core.start_soon(node.compactor.run, name="compactor")
+    core.start_soon(node.backups.run, name="backups")
     core.start_soon(pollers.run, node.broker, node.clock, name="pollers")
     core.start_soon(node.broker.cold.run, node.broker.flush, name="cold_replies")
     if isinstance(node.config.fsync, tuple):

@@ -20,6 +20,7 @@ from walrq.errors import InvalidArgument, LocalProtocolError, RemoteProtocolErro
 from walrq.ids import RECEIPT_BYTES
 from walrq.limits import (
     ATTEMPTS_KEPT_MAX,
+    BACKUP_PARTS_MAX,
     BATCH_MESSAGES_MAX,
     ERROR_TEXT_BYTES_MAX,
     ERROR_TYPE_BYTES_MAX,
@@ -46,6 +47,8 @@ ENVELOPE: Final = 2
 
 _UINT32_MAX: Final = (1 << 32) - 1
 _REASON_BYTES_MAX: Final = 64
+# A path within a data directory.
+_PART_NAME_BYTES_MAX: Final = 255
 # The longest sentence of an error; longer ones are cut by the writer.
 _TEXT_BYTES_MAX: Final = 16 * 1024
 _LEASES_MAX: Final = 2 * POLL_MESSAGES_MAX
@@ -520,6 +523,26 @@ def _read_stats(item: Item) -> api.StatsReply:
     return api.StatsReply(_map(item[2], "values"))
 
 
+def _write_backup_begun(identifier: int, reply: api.BackupBegun) -> bytes:
+    return encode((14, identifier, reply.backup, dict(reply.facts), reply.parts))
+
+
+def _read_backup_begun(item: Item) -> api.BackupBegun:
+    parts = []
+    for entry in fields.array(item[4], "parts", BACKUP_PARTS_MAX):
+        name, size = fields.tuple_of(entry, "parts", 2)
+        parts.append((fields.text(name, "parts.name", _PART_NAME_BYTES_MAX), fields.uint(size, "size", UINT64_MAX)))
+    return api.BackupBegun(fields.uint(item[2], "backup", UINT64_MAX, 1), _map(item[3], "facts"), tuple(parts))
+
+
+def _write_backup_chunk(identifier: int, reply: api.BackupChunk) -> bytes:
+    return encode((15, identifier, reply.data))
+
+
+def _read_backup_chunk(item: Item) -> api.BackupChunk:
+    return api.BackupChunk(fields.octets(item[2], "data"))
+
+
 def _write_failed(identifier: int, reply: api.Failed) -> bytes:
     text = reply.text if len(reply.text) <= _TEXT_BYTES_MAX // 4 else reply.text[: _TEXT_BYTES_MAX // 4 - 3] + "..."
     return encode((FAILED, identifier, int(reply.code), text, dict(reply.details)))
@@ -553,6 +576,8 @@ KINDS: Final[tuple[tuple[int, type[Any], int, Reader, Writer], ...]] = (
     (11, api.SessionOpened, 3, _read_session_opened, _write_session_opened),
     (12, api.Pong, 2, lambda item: api.Pong(), _write_pong),
     (13, api.StatsReply, 3, _read_stats, _write_stats),
+    (14, api.BackupBegun, 5, _read_backup_begun, _write_backup_begun),
+    (15, api.BackupChunk, 3, _read_backup_chunk, _write_backup_chunk),
 )
 _READERS: Final[dict[int, tuple[int, Reader, str]]] = {
     kind: (length, read, cls.__name__) for kind, cls, length, read, _ in KINDS

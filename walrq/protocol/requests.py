@@ -25,6 +25,8 @@ from walrq.errors import (
     UnknownOperation,
 )
 from walrq.limits import (
+    BACKUP_PARTS_MAX,
+    BACKUP_READ_BYTES_MAX,
     BATCH_BYTES_MAX,
     BATCH_MESSAGES_MAX,
     ERROR_TEXT_BYTES_MAX,
@@ -430,6 +432,30 @@ def _write_move(request: api.Move) -> tuple[Any, ...]:
     return request.source, request.target, request.limit
 
 
+_PARTS_MAX: Final = BACKUP_PARTS_MAX - 1
+
+
+def _read_backup_read(item: Item) -> api.BackupRead:
+    return api.BackupRead(
+        fields.uint(item[4], "backup", UINT64_MAX, 1),
+        fields.uint(item[5], "part", _PARTS_MAX),
+        fields.uint(item[6], "offset", UINT64_MAX),
+        fields.uint(item[7], "limit", BACKUP_READ_BYTES_MAX, 1),
+    )
+
+
+def _write_backup_read(request: api.BackupRead) -> tuple[Any, ...]:
+    return request.backup, request.part, request.offset, request.limit
+
+
+def _read_backup_end(item: Item) -> api.BackupEnd:
+    return api.BackupEnd(fields.uint(item[4], "backup", UINT64_MAX, 1))
+
+
+def _write_backup_end(request: api.BackupEnd) -> tuple[Any, ...]:
+    return (request.backup,)
+
+
 def _write_nothing(request: api.Request) -> tuple[Any, ...]:
     return ()
 
@@ -461,6 +487,9 @@ OPERATIONS: Final[tuple[tuple[int, type[Any], int, Reader, Writer], ...]] = (
     (19, api.CloseSession, 4, lambda item: api.CloseSession(), _write_nothing),
     (20, api.Ping, 4, lambda item: api.Ping(), _write_nothing),
     (21, api.Stats, 4, lambda item: api.Stats(), _write_nothing),
+    (22, api.BackupBegin, 4, lambda item: api.BackupBegin(), _write_nothing),
+    (23, api.BackupRead, 8, _read_backup_read, _write_backup_read),
+    (24, api.BackupEnd, 5, _read_backup_end, _write_backup_end),
 )
 _READERS: Final[dict[int, tuple[int, Reader, str]]] = {
     op: (length, read, cls.__name__) for op, cls, length, read, _ in OPERATIONS

@@ -25,6 +25,7 @@ import cbor2
 from walrq import api
 from walrq.api import Attempt
 from walrq.errors import CorruptRecord
+from walrq.ids import INCARNATION_MAX
 from walrq.queues.batch import BACKOFF, DELAYED, LEASED, PARKED, READY, Batch, Lease, Origin, Run
 from walrq.queues.lanes import Cold, Group, Level, tie
 from walrq.queues.machine import DEFAULT_BOUNDS, Bounds, Machine
@@ -565,3 +566,36 @@ def live_in(m: Machine, first: int, last: int) -> bool:
     """Whether a live batch may lie in the log indexes first..last (per block of 64: never wrongly False)."""
     blocks = m.live_blocks
     return any(block in blocks for block in range(first >> LIVE_SHIFT, (last >> LIVE_SHIFT) + 1))
+
+
+# --- another branch of history ------------------------------------------------------------------------------
+# A restored copy goes on from the moment of its backup, as the original did: what both number anew must never be the
+# same number, or a receipt that the original gave out after that moment would settle somebody else's message in the
+# copy. Receipts from before it stay valid.
+# At 100,000 leases a second the original needs five years for so many; 2^20 restores fit into 64 bits.
+LEASES_SKIPPED: Final = 1 << 44
+# Queues created in one shard after the backup; 2,000 restores fit into the 27 bits of an incarnation.
+INCARNATIONS_SKIPPED: Final = 1 << 16
+
+
+def branched(key: bytes, body: bytes) -> bytes:
+    """A page of an image as a copy that goes its own way needs it: with numbers that the original will never reach.
+
+    Raises:
+        CorruptRecord: a page of a newer format, or no more numbers.
+    """
+    try:
+        if key == MACHINE_KEY:
+            version, *fields, incarnations = cbor2.loads(body)
+            if version != FORMAT:
+                raise CorruptRecord(f"image format {version} is not known to this version (knows {FORMAT})")
+            skipped = [number + INCARNATIONS_SKIPPED for number in incarnations]
+            if max(skipped) >= INCARNATION_MAX:
+                raise CorruptRecord("this data was restored too often: a shard has used up its incarnations")
+            return cbor2.dumps((version, *fields, skipped))
+        if key[:1] == b"q" and _QUEUE_KEY.unpack(key)[2] == HEADER_PAGE:
+            name, settings, next_seq, next_lease, *rest = cbor2.loads(body)
+            return cbor2.dumps((name, settings, next_seq, next_lease + LEASES_SKIPPED, *rest))
+    except (cbor2.CBORError, struct.error, ValueError, TypeError) as error:
+        raise CorruptRecord(f"the image of the queues cannot be read by this version: {error!r}") from error
+    return body

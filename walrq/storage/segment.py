@@ -210,17 +210,19 @@ def read_header(disk: Disk, path: str) -> Header | None:
     return Header(identity, promise_of(own, identity.first_index), readable)
 
 
-def header_bytes(identity: Identity) -> bytes:
-    """The first three pages of a fresh, empty segment."""
+def header_bytes(
+    identity: Identity, *, end: int = RECORDS_START, last_index: int | None = None, sealed: bool = False
+) -> bytes:
+    """The first three pages of a segment in which everything is settled: a fresh, empty one unless `end` says more."""
     pages = bytearray(identity.encode())
     for sequence in range(len(SLOT_OFFSETS)):
         slot = Slot(
             incarnation=identity.incarnation,
             first_index=identity.first_index,
             sequence=sequence,
-            end=RECORDS_START,
-            last_index=identity.first_index - 1,
-            sealed=False,
+            end=end,
+            last_index=identity.first_index - 1 if last_index is None else last_index,
+            sealed=sealed,
         )
         pages += slot.encode().ljust(PAGE_BYTES, b"\0")
     return bytes(pages)

@@ -118,6 +118,8 @@ class SnapshotStore:
         self._next_number = 1
         # Newest first, at most MANIFESTS_KEPT.
         self._kept: list[tuple[int, Manifest]] = []
+        # Snapshots that somebody reads: their page files stay. Replaced, never changed.
+        self.held: tuple[Manifest, ...] = ()
         self.reserve_is_whole = False
         self.damaged_index = 0
         self._damaged: list[tuple[str, str]] = []
@@ -179,7 +181,8 @@ class SnapshotStore:
         return findings
 
     def _known_files(self) -> frozenset[int]:
-        return frozenset(file for _, manifest in self._kept for file in manifest.files)
+        manifests = [*(manifest for _, manifest in self._kept), *self.held]
+        return frozenset(file for manifest in manifests for file in manifest.files)
 
     def _take(self, number: int) -> str:
         """Keep a manifest if it and its pages are intact; else say what is wrong."""

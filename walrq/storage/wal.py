@@ -78,6 +78,32 @@ class Log:
         return cls(tuple(segment.first_index for segment in segments), tuple(segments))
 
 
+@attrs.frozen
+class Extent:
+    """The records of one segment up to some index: bytes RECORDS_START to `end` of the file `path`."""
+
+    path: str
+    incarnation: int
+    first_index: int
+    last_index: int
+    end: int
+
+
+@attrs.define(eq=False)
+class Hold:
+    """Keeps `reclaim` from giving back what somebody still reads, as long as it is in `Wal.holds`.
+
+    Attributes:
+        segments: first indexes of the segments held; None: all of them.
+    """
+
+    segments: frozenset[int] | None = None
+
+    def covers(self, segment: Segment) -> bool:
+        """Whether the segment must stay."""
+        return self.segments is None or segment.first_index in self.segments
+
+
 @attrs.define
 class WalCounters:
     """What the log has done since it was opened."""
@@ -124,6 +150,8 @@ class Wal:
         self.counters = WalCounters()
         self.late_findings: list[Finding] = []
         self._damaged: set[int] = set()
+        # Replaced, never changed: set by one thread, read by the one that reclaims.
+        self.holds: tuple[Hold, ...] = ()
         self.last_index = segments[-1].last_index if segments else 0
         # Invariant: durable_index <= last_index
         self.durable_index = 0
@@ -442,7 +470,7 @@ class Wal:
     def reclaim(self, through_index: int, is_live: Callable[[int, int], bool]) -> int:
         """Recycle segments wholly at or below `through_index` in which nothing is live; returns how many.
 
-        `is_live(first, last)` is asked without the lock. The active segment always stays.
+        `is_live(first, last)` is asked without the lock. The active segment always stays, and so does what is held.
         """
         # inv: EveryLiveReadable
         through = min(through_index, self.durable_index)
@@ -454,7 +482,12 @@ class Wal:
         with self._lock:
             self._check_alive()
             try:
-                given = sum(self._retire(segment) for segment in dead if segment is not self._active)
+                holds = self.holds
+                given = sum(
+                    self._retire(segment)
+                    for segment in dead
+                    if segment is not self._active and not any(hold.covers(segment) for hold in holds)
+                )
                 if given:
                     # One sync for all: any subset of dead segments may come back at a crash, they stay dead.
                     self._disk.fsync_directory(self._directory)
@@ -494,6 +527,27 @@ class Wal:
     def reserve_is_whole(self) -> bool:
         """All reserved segments are there and no append was refused since they were filled."""
         return not self._refused and self._pool.reserve_is_whole
+
+    def extents(self, through_index: int) -> tuple[Extent, ...]:
+        """Where the records up to `through_index` lie, segment by segment. Blocking: waits for an append.
+
+        Raises:
+            CorruptRecord: the record behind `through_index` is damaged, so it cannot be told where that one ends.
+        """
+        with self._lock:
+            return tuple(
+                self._extent(segment, min(through_index, segment.last_index))
+                for segment in self._log.segments
+                if segment.first_index <= through_index and not segment.is_empty
+            )
+
+    def _extent(self, segment: Segment, last_index: int) -> Extent:
+        end = segment.end
+        if last_index < segment.last_index:
+            end = self._offsets(segment)[last_index + 1 - segment.first_index]
+            if not end:
+                raise CorruptRecord(f"record {last_index + 1} is damaged", index=last_index + 1)
+        return Extent(segment.path, segment.incarnation, segment.first_index, last_index, end)
 
     # --- reading --------------------------------------------------------------------------------------------
 
