@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from walrq.client.failures import BatchError, EntryFailure, ServerUnreachable
     from walrq.client.messages import Batch, Message, MessageIds, NewMessage, Seen
     from walrq.errors import WalrqError
+    from walrq.worker.application import Worker
+    from walrq.worker.backoff import Exponential
+    from walrq.worker.context import Context, current
+    from walrq.worker.outcomes import LeaseLost, Reject, Release, Retry, TaskTimeout, WorkerStopping
+    from walrq.worker.tasks import Task
 
 __version__: Final = "0.1.0"
 
@@ -33,17 +38,28 @@ __all__ = [
     "Client",
     "ClientConfig",
     "Consumer",
+    "Context",
     "EntryFailure",
+    "Exponential",
+    "LeaseLost",
     "Message",
     "MessageIds",
     "NewMessage",
+    "Reject",
+    "Release",
+    "Retry",
     "Seen",
     "ServerUnreachable",
     "SyncBatch",
+    "Task",
+    "TaskTimeout",
     "WalrqError",
+    "Worker",
+    "WorkerStopping",
     "__version__",
     "aio",
     "connect",
+    "current",
 ]
 
 _HOMES: Final = {
@@ -52,6 +68,11 @@ _HOMES: Final = {
     "walrq.client.failures": ("BatchError", "EntryFailure", "ServerUnreachable"),
     "walrq.client.messages": ("Batch", "Message", "MessageIds", "NewMessage", "Seen"),
     "walrq.errors": ("WalrqError",),
+    "walrq.worker.application": ("Worker",),
+    "walrq.worker.backoff": ("Exponential",),
+    "walrq.worker.context": ("Context", "current"),
+    "walrq.worker.outcomes": ("LeaseLost", "Reject", "Release", "Retry", "TaskTimeout", "WorkerStopping"),
+    "walrq.worker.tasks": ("Task",),
 }
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
 

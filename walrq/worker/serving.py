@@ -1,0 +1,325 @@
+"""One run of a worker, from its first poll to its last ack.
+
+    run
+    ├── mailbox, signals         from before the first connection until after the last
+    └── _live
+        ├── client               polls and acks; connects again by itself, for ever
+        ├── lifespan             the application's own resources, open while handlers run
+        ├── core: keeper (a thread), settler
+        └── handlers             one task per running message; the loop of polls
+
+The stop has three steps. *Quiet*: no more polls, what was not started is released at once, what runs goes on.
+*Patience over* (`stop_timeout`, or a second signal): handlers are told; async ones are cancelled, those in threads have
+`STOP_GRACE_S` to look. *End*: what still runs in a thread is left to itself, and said. A cancellation from outside is
+the last two steps at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Final
+
+import anyio
+import anyio.to_thread
+import attrs
+
+from walrq.client.asynchronous import Client
+from walrq.client.config import ClientConfig, resolve
+from walrq.client.messages import Message
+from walrq.errors import InvalidArgument, OutcomeUnknown, QueueDeleted, Unavailable, WalrqError
+from walrq.worker.intake import Intake, Target
+from walrq.worker.keeper import Keeper, Mailbox
+from walrq.worker.leases import Held
+from walrq.worker.outcomes import RELEASED, Outcome, Verdict
+from walrq.worker.records import ids
+from walrq.worker.running import Middleware, Runner
+from walrq.worker.settling import Settler
+
+log = logging.getLogger("walrq.worker")
+
+# One poll waits so long for messages; the next follows at once.
+POLL_WAIT_S: Final = 20.0
+PAUSE_S: Final = (0.1, 5.0)
+# Handlers in threads may notice within this time that they should stop.
+STOP_GRACE_S: Final = 2.0
+# Longest wait at the end for the answers to acks: beyond it the leases run out by themselves.
+LAST_ACKS_S: Final = 10.0
+
+CLEAN: Final = 0
+HANDLERS_CANCELLED: Final = 8
+"""Exit status: the stop had to end handlers before they were done."""
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """All that one run needs to know; `Worker` makes it.
+
+    Attributes:
+        url: the server's address.
+        config: how the connections behave.
+        targets: who handles what.
+        concurrency: handlers at a time.
+        prefetch: messages that wait here for their turn.
+        lease_s: what every lease is asked for.
+        stop_timeout_s: how long running handlers may take after a stop.
+        middleware: from the outermost to the innermost.
+        lifespan: context managers around the run.
+        signals: whether SIGTERM and SIGINT stop this run.
+        process_ends: whether the process ends right after the run, and its threads with it.
+    """
+
+    url: str | None
+    config: ClientConfig | None
+    targets: Sequence[Target]
+    concurrency: int
+    prefetch: int
+    lease_s: float
+    stop_timeout_s: float
+    middleware: Sequence[Middleware]
+    lifespan: Sequence[Callable[[], AbstractAsyncContextManager[None]]]
+    signals: bool
+    process_ends: bool
+
+
+class Serving:
+    """See the module. Made and run in one event loop, once."""
+
+    def __init__(self, plan: Plan, started: Callable[[Client], None]) -> None:
+        """`started` is called in the loop once messages are asked for."""
+        self._plan = plan
+        self._started = started
+        self._endpoints, self._config = resolve(plan.url, plan.config, {})
+        self._mailbox = Mailbox()
+        self._keeper = Keeper(self._endpoints, self._config, plan.lease_s, self._mailbox)
+        self._runner = Runner(self._keeper, plan.middleware, plan.concurrency, releases_abandoned=plan.process_ends)
+        self._intake = Intake(plan.targets, plan.concurrency, plan.prefetch)
+        self._running: set[Held] = set()
+        self._quiet = False
+        self._status = CLEAN
+        self._waiting = anyio.CancelScope()  # around what waits until the stop
+        self._patience = anyio.CancelScope()
+        self._asked: Sequence[str] = ()
+        self._poll = anyio.CancelScope()
+        self._room = anyio.Event()
+        self._ended = anyio.Event()
+
+    # --- stopping -------------------------------------------------------------------------------------------
+    def stop(self) -> None:
+        """Become quiet, then end. From any thread; a second call is more urgent than the first."""
+        self._mailbox.post(self._stop)
+
+    def _stop(self) -> None:
+        if self._quiet:
+            self._patience.cancel()
+            return
+        self._quiet = True
+        log.info("stopping running=%d held=%d", len(self._running), self._intake.held)
+        self._waiting.cancel()
+
+    async def _watch_signals(self) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async for number in signals:
+                log.info("signal %s", signal.Signals(number).name)
+                self._stop()
+
+    # --- the tree -------------------------------------------------------------------------------------------
+    async def run(self) -> int:
+        """Serve until stopped; the exit status.
+
+        Raises:
+            WalrqError: the server refuses this client for good.
+            Exception: what the lifespan raised.
+        """
+        failure: BaseException | None = None
+        try:
+            async with anyio.create_task_group() as around:
+                around.start_soon(self._mailbox.run)
+                if self._plan.signals and threading.current_thread() is threading.main_thread():
+                    around.start_soon(self._watch_signals)
+                try:
+                    await self._live()
+                except Exception as error:  # noqa: BLE001 - raised below, outside the group
+                    failure = error
+                around.cancel_scope.cancel()
+        finally:
+            self._mailbox.close()
+        if failure is not None:
+            raise _single(failure)
+        return self._status
+
+    async def _live(self) -> None:
+        async with AsyncExitStack() as stack:
+            client = await self._connect(stack)
+            if client is None:
+                return
+            stack.push_async_callback(self._release_abandoned, client)
+            for manager in self._plan.lifespan:
+                await stack.enter_async_context(manager())
+            settler = Settler(client, self._keeper, self._let_go)
+            async with anyio.create_task_group() as core:
+                core.start_soon(self._keep)
+                core.start_soon(settler.run)
+                try:
+                    self._started(client)
+                    await self._work(client, settler)
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await self._last_acks(settler)
+                    self._keeper.stop()
+                core.cancel_scope.cancel()
+
+    async def _connect(self, stack: AsyncExitStack) -> Client | None:
+        """The connected client; None when the stop came first."""
+        tries = 0
+        while not self._quiet:
+            try:
+                # Not within a scope of ours: what a client starts lives on when this returns.
+                return await stack.enter_async_context(Client(self._endpoints, self._config))
+            except Unavailable as error:
+                tries += 1
+                if tries == 1:
+                    log.warning("waiting for the server: %s", error.text)
+            with anyio.CancelScope() as self._waiting:
+                await anyio.sleep(_pause_s(tries))
+        return None
+
+    async def _keep(self) -> None:
+        await anyio.to_thread.run_sync(self._keeper.run, limiter=anyio.CapacityLimiter(1))
+
+    async def _last_acks(self, settler: Settler) -> None:
+        for held in self._intake.not_started():
+            settler.put(held, RELEASED)
+        with anyio.move_on_after(LAST_ACKS_S) as patience:
+            await settler.drain()
+        if patience.cancelled_caught:
+            log.warning("unanswered count=%d: these leases run out by themselves", settler.owed)
+
+    async def _release_abandoned(self, client: Client) -> None:
+        """The process ends now: what still runs in its threads ends with it, and goes to another worker."""
+        messages = [held.message for held in self._runner.abandoned if held.lost is None]
+        if not messages or not self._plan.process_ends:
+            return
+        with anyio.move_on_after(LAST_ACKS_S, shield=True):
+            try:
+                await client.nack(messages, "release")
+            except WalrqError as error:
+                log.warning("release_failed count=%d: %s", len(messages), error.text)
+
+    # --- work -----------------------------------------------------------------------------------------------
+    async def _work(self, client: Client, settler: Settler) -> None:
+        async with anyio.create_task_group() as handlers:
+            with anyio.CancelScope() as self._waiting:
+                while not self._quiet:
+                    queues, most = self._intake.wanted()
+                    if not queues:
+                        self._room = anyio.Event()
+                        await self._room.wait()
+                        continue
+                    for message in await self._ask(client, queues, most):
+                        self._receive(message, settler)
+                    self._start(handlers, settler)
+            for held in self._intake.not_started():
+                settler.put(held, RELEASED)
+            with self._patience:
+                with anyio.move_on_after(self._plan.stop_timeout_s):
+                    await self._wait_ended()
+            if self._running:
+                await self._end_handlers()
+                handlers.cancel_scope.cancel()
+
+    async def _ask(self, client: Client, queues: list[str], most: int) -> list[Message]:
+        """One poll; nothing when it was interrupted, or no server answered."""
+        self._asked = queues
+        found: list[Message] = []
+        with anyio.CancelScope() as self._poll:
+            try:
+                found = await client.poll(queues, self._plan.lease_s, most, wait=POLL_WAIT_S)
+                self._tries = 0
+            except QueueDeleted as error:
+                log.info("queue_deleted %s", error.text)
+            except (Unavailable, OutcomeUnknown) as error:
+                # The client has tried for as long as it may; a worker goes on until it is stopped.
+                self._tries += 1
+                log.warning("poll_failed tries=%d: %s", self._tries, error.text)
+                await anyio.sleep(_pause_s(self._tries))
+        self._asked = ()
+        return found
+
+    _tries = 0
+
+    def _receive(self, message: Message, settler: Settler) -> None:
+        held = Held(message, self._plan.lease_s)
+        self._keeper.take((held,))
+        self._intake.take(held)
+        try:
+            target = self._intake.target(message)
+        except InvalidArgument as error:
+            named = ids(message)
+            log.warning("rejected %s: %s", named, error.text, extra=named.fields)
+            settler.put(held, Outcome(Verdict.REJECT, error))
+            return
+        self._intake.wait(held, target)
+
+    def _start(self, handlers: anyio.abc.TaskGroup, settler: Settler) -> None:
+        while (found := self._intake.next()) is not None:
+            held, target = found
+            self._running.add(held)
+            handlers.start_soon(self._handle, held, target, handlers, settler)
+
+    async def _handle(self, held: Held, target: Target, handlers: anyio.abc.TaskGroup, settler: Settler) -> None:
+        outcome: Outcome | None = None
+        try:
+            outcome = await self._runner.run(held, target)
+        finally:
+            self._running.discard(held)
+            self._intake.ended(target)
+            if outcome is None:
+                self._keeper.let_go(held)
+                self._let_go(held)
+            else:
+                settler.put(held, outcome)
+            # A cancelled worker starts nothing any more.
+            if not self._quiet and anyio.current_effective_deadline() > -math.inf:
+                self._start(handlers, settler)
+            if not self._running:
+                self._ended.set()
+
+    def _let_go(self, held: Held) -> None:
+        """A place became free."""
+        self._intake.let_go(held)
+        self._room.set()
+        queue = held.message.queue
+        if self._asked and queue not in self._asked and self._intake.has_room(queue):
+            self._poll.cancel()
+
+    async def _wait_ended(self) -> None:
+        while self._running:
+            self._ended = anyio.Event()
+            await self._ended.wait()
+
+    async def _end_handlers(self) -> None:
+        self._status = HANDLERS_CANCELLED
+        log.warning("cancelling running=%d: they were not done within the stop's time", len(self._running))
+        for held in list(self._running):
+            held.stopping = True
+            if held.interrupt is not None:
+                held.interrupt()
+        with anyio.move_on_after(STOP_GRACE_S):
+            await self._wait_ended()
+
+
+def _pause_s(tries: int) -> float:
+    first, most = PAUSE_S
+    return min(most, first * 2.0 ** min(tries - 1, 10))
+
+
+def _single(error: BaseException) -> BaseException:
+    """The only exception within a group of one."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
