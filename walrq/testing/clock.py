@@ -2,10 +2,10 @@
 
     clock.advance(600)      ten minutes pass, and everything that is due within them happens, in order
 
-Between two calls time runs on as it does. `advance` goes from one due moment to the next: the end of a lease, a delayed
-message, the wake-up of a worker's lease keeper. At each of them it waits (in real time, some milliseconds) until what
-was due is done, and only then goes on. So a keeper that extends a lease of 30 s every 10 s keeps it through
-`advance(600)`, as it would through ten real minutes.
+Between two calls time runs on as it does. Within `advance` it stands still, apart from what `advance` moves: from one
+due moment to the next (the end of a lease, a delayed message, the wake-up of a worker's lease keeper), and at each of
+them it waits until what was due is done. So a keeper that extends a lease of 30 s every 10 s keeps it through
+`advance(600)`, as it would through ten real minutes; and however long that took, the clock then shows 600 s more.
 
 Who has something due:
 
@@ -32,6 +32,7 @@ PATIENCE_S: Final = 10.0
 GRACE_S: Final = 0.005
 GRACES_PER_STEP_MAX: Final = 100
 _LOOK_S: Final = 0.02
+_LED: Final = ("monotonic", "wait", "leave")
 
 
 @attrs.frozen
@@ -40,11 +41,11 @@ class Settled:
 
     Attributes:
         next_due: moment of the clock at which something is due next; infinity when nothing is.
-        activity: a number that changes when clients were given something, or asked for something.
+        activity: numbers that change when clients were given something, or asked for something.
     """
 
     next_due: float
-    activity: int
+    activity: tuple[int, ...]
 
 
 class Timeline(Protocol):
@@ -86,9 +87,15 @@ class MovableClock(Clock):
         patience_s: real seconds that `advance` waits at one moment for what is due there.
     """
 
+    # Invariant: `monotonic` never goes back. While it is not None it is what `monotonic` answers, and offset is what
+    # it was ahead of real time at the last step.
+    _stands_at: float | None = None
+
     def __init__(self, *, patience_s: float = PATIENCE_S) -> None:
         self.offset = 0.0
         self.patience_s = patience_s
+        # The wall clock runs at the rate of the monotonic one, so that they never disagree about how much has passed.
+        self._epoch = time.time() - time.monotonic()
         self._timelines: list[Timeline] = []
         self._followers: list[Clock] = []
         self._sleepers: dict[int, _Sleeper] = {}
@@ -96,9 +103,14 @@ class MovableClock(Clock):
         self._news = threading.Condition(threading.Lock())
         self._moving = threading.Lock()
         # Of the timelines, when the clock stood still last.
-        self._activity: list[int] = []
+        self._activity: list[tuple[int, ...]] = []
 
     # --- reading --------------------------------------------------------------------------------------------
+    def monotonic(self) -> float:
+        """See `Clock.monotonic`."""
+        stands_at = self._stands_at
+        return super().monotonic() if stands_at is None else stands_at
+
     @property
     def now(self) -> datetime:
         """What the wall clock shows, in UTC; good for `deliver_at=clock.now + timedelta(minutes=5)`."""
@@ -106,7 +118,7 @@ class MovableClock(Clock):
 
     def time(self) -> float:
         """Seconds since 1970."""
-        return time.time() + self.offset
+        return self._epoch + self.monotonic()
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970."""
@@ -150,13 +162,17 @@ class MovableClock(Clock):
             self._timelines.remove(timeline)
 
     def lead(self, clock: Clock) -> None:
-        """Keep another clock's offset equal to this one's."""
+        """Let another clock be this one, whoever has it already: the default clock of clients made without `clock=`."""
         clock.offset = self.offset
+        for name in _LED:
+            setattr(clock, name, getattr(self, name))
         self._followers.append(clock)
 
     def let_go(self, clock: Clock) -> None:
         """The end of `lead`: it shows real time again."""
         self._followers.remove(clock)
+        for name in _LED:
+            delattr(clock, name)
         clock.offset = 0.0
 
     # --- moving ---------------------------------------------------------------------------------------------
@@ -173,13 +189,19 @@ class MovableClock(Clock):
             raise InvalidArgument(f"seconds is {seconds}, it must be a finite number, 0 or more", field="seconds")
         with self._moving:
             self._forget_own_thread()
-            target = self.offset + seconds
-            # Those with a keeper may hold leases that the keeper has not heard of yet.
-            due = self._settle(patient=bool(self._sleepers))
-            while self.offset < target:
-                ahead = max(0.0, due - self.monotonic())
-                self._move_to(min(target, self.offset + ahead))
-                due = self._settle()
+            now = self.monotonic()
+            target = now + seconds
+            try:
+                self._stands_at = now
+                # Those with a keeper may hold leases that the keeper has not heard of yet.
+                due = self._settle(patient=bool(self._sleepers))
+                while now < target:
+                    now = min(target, max(now, due))
+                    self._stand_at(now)
+                    due = self._settle()
+            finally:
+                self._stand_at(now)
+                self._stands_at = None
 
     async def advance_async(self, seconds: float) -> None:
         """`advance`, for a coroutine under trio or asyncio: other tasks run meanwhile."""
@@ -191,10 +213,11 @@ class MovableClock(Clock):
         with self._news:
             self._sleepers.pop(threading.get_ident(), None)
 
-    def _move_to(self, offset: float) -> None:
-        self.offset = offset
+    def _stand_at(self, moment: float) -> None:
+        self._stands_at = moment
+        self.offset = moment - time.monotonic()
         for clock in self._followers:
-            clock.offset = offset
+            clock.offset = self.offset
 
     def _settle(self, *, patient: bool = False) -> float:
         """Wait until all that is due by now is done; the moment at which something is due next.
