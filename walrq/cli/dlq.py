@@ -51,7 +51,9 @@ def list_dead(queue: str, limit: int, filters: tuple[str, ...], as_json: bool, s
     rows = []
     for each in found:
         last = each.history[-1] if each.history else None
-        error = f"{last.error_type or ''}: {last.error_text or ''}".strip(": ") if last else ""
+        # The lines below the first are the traceback: --json shows them.
+        first_line = (last.error_text or "").partition("\n")[0] if last else ""
+        error = f"{last.error_type or ''}: {first_line}".strip(": ") if last else ""
         rows.append((each.message_id, each.died_at, each.reason, each.attempts, error, output.preview(each.payload)))
     output.table(("message", "died", "reason", "attempts", "last error", "payload"), rows)
 
