@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,6 +14,7 @@ import click
 from walrq.cli import output
 from walrq.cli.arguments import (
     F,
+    complete_queues,
     example,
     json_option,
     open_client,
@@ -24,13 +26,15 @@ from walrq.cli.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
     from walrq.client.blocking import Client
-    from walrq.client.messages import Message
+    from walrq.client.messages import Message, Seen
 
 # A follower outlives a server that is away for a while: what it leased stays leased to its session.
 FOLLOW_TIMEOUT_S: Final = 3600.0
 FOLLOW_WAIT_S: Final = 20.0
 # An empty answer sooner than this before the end of the wait is not the end of the wait.
 EARLY_S: Final = 0.1
+
+MAX_DEFAULT: Final = 10
 
 _count = click.IntRange(min=1)
 
@@ -96,9 +100,13 @@ def push(
 
 # --- out ----------------------------------------------------------------------------------------------------
 @click.command(epilog=example("walrq poll mail --max 100 --wait 0.5 --ack"))
-@click.argument("queues", metavar="QUEUE...", nargs=-1, required=True)
+@click.argument("queues", metavar="QUEUE...", nargs=-1, required=True, shell_complete=complete_queues)
 @click.option(
-    "--max", "max_messages", metavar="N", type=click.IntRange(1, 10_000), default=10, help="At most so many.  [10]"
+    "--max",
+    "max_messages",
+    metavar="N",
+    type=click.IntRange(1, 10_000),
+    help="At most so many at a time; with --exec in all.  [10]",
 )
 @click.option(
     "--visibility", type=seconds, metavar="TIME", help="How long the lease lasts, like 30 or 5m.  [the queue's setting]"
@@ -106,26 +114,65 @@ def push(
 @click.option("--wait", type=seconds, metavar="TIME", help="Wait so long for messages.  [0]")
 @click.option("--ack", "acknowledge", is_flag=True, help="Take them off the queue once they are printed.")
 @click.option("--follow", is_flag=True, help="Go on until nothing came for --wait; without --wait until Ctrl-C.")
+@click.option("--exec", "command", metavar="CMD", help="Run CMD for each message, its payload on standard input.")
+@click.option("--shell", is_flag=True, help="With --exec: CMD is a line for sh.")
+@click.option("--concurrency", metavar="N", type=click.IntRange(1, 1_000), help="With --exec: commands at a time.  [1]")
+@click.option(
+    "--grace", type=seconds, metavar="TIME", help="With --exec: how long commands may go on after Ctrl-C.  [10]"
+)
 @click.option("--worker", metavar="NAME", help="Who works on them, as death reports tell it.  [HOST:PID]")
 @json_option
 @server_option
 def poll(
     queues: tuple[str, ...],
-    max_messages: int,
+    max_messages: int | None,
     visibility: float | None,
     wait: float | None,
     acknowledge: bool,
     follow: bool,
+    command: str | None,
+    shell: bool,
+    concurrency: int | None,
+    grace: float | None,
     worker: str | None,
     as_json: bool,
     server: str | None,
-) -> None:
+) -> int:
     """Lease messages and print their payloads, one per line; nothing when there are none.
 
     They come from the first QUEUE that has some. What is printed stays leased until the lease runs out,
     unless --ack takes it off the queue. With --json the receipt handles are shown that `walrq ack`, `nack`
     and `touch` need.
+
+    With --exec nothing is printed: CMD gets each payload on standard input, and WALRQ_QUEUE,
+    WALRQ_MESSAGE_ID, WALRQ_DELIVERY, WALRQ_HEADER_NAME and more in its environment. It decides by its exit
+    status: 0 done, 65 reject (dead now), 75 release (try again, free of charge), any other is a failure
+    with the end of standard error as its reason. Leases are extended while CMD runs; a CMD whose lease is
+    lost is ended. On Ctrl-C or SIGTERM running commands have --grace to finish, then they are ended and
+    their messages released. Without --follow the exit status is 1 when a message was not done.
     """
+    if command is not None:
+        if acknowledge:
+            raise click.UsageError("--exec acknowledges by itself, by the exit status of CMD: leave --ack away")
+        limit = max_messages if follow else max_messages or MAX_DEFAULT
+        return _hand_over(
+            server,
+            worker,
+            as_json,
+            follow,
+            queues=queues,
+            command=_words(command, shell),
+            concurrency=concurrency or 1,
+            limit=limit,
+            wait_s=(None if follow else 0.0) if wait is None else wait,
+            visibility_s=visibility,
+            grace_s=10.0 if grace is None else grace,
+            own_output=not as_json,
+        )
+    for given, name in ((shell, "--shell"), (concurrency, "--concurrency"), (grace is not None, "--grace")):
+        if given:
+            raise click.UsageError(f"{name} goes with --exec")
+    max_messages = max_messages or MAX_DEFAULT
     changes: dict[str, Any] = {"timeout_s": FOLLOW_TIMEOUT_S} if follow else {}
     if worker is not None:
         changes["worker"] = worker
@@ -149,10 +196,70 @@ def poll(
             elif follow:
                 until = time.monotonic() + step_s
             if not follow or (not found and not early and wait is not None):
-                return
+                return 0
 
 
-def _show(messages: list[Message], as_json: bool) -> None:
+def _words(command: str, shell: bool) -> tuple[str, ...]:
+    """The words to execute."""
+    import shlex
+
+    if shell:
+        return ("/bin/sh", "-c", command)
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise click.BadParameter(f"{command!r} cannot be split into words: {error}", param_hint="--exec") from None
+    if not words:
+        raise click.BadParameter("it is empty", param_hint="--exec")
+    if shutil.which(words[0]) is None:
+        raise click.BadParameter(
+            f"there is no command {words[0]!r}; add --shell for a line for sh", param_hint="--exec"
+        )
+    return tuple(words)
+
+
+def _hand_over(server: str | None, worker: str | None, as_json: bool, follow: bool, **plan: Any) -> int:
+    """Run a command for each message; the exit status."""
+    import trio
+
+    from walrq import aio
+    from walrq.live.handover import Handover, Outcome, Plan, Verdict
+
+    def report(outcome: Outcome) -> None:
+        if as_json:
+            output.json_line(
+                {
+                    "queue": outcome.queue,
+                    "message_id": outcome.message_id,
+                    "outcome": outcome.verdict.value,
+                    "exit_status": outcome.status,
+                    "seconds": round(outcome.seconds, 3),
+                    "error": outcome.error or None,
+                }
+            )
+            sys.stdout.flush()
+        elif outcome.verdict is not Verdict.ACKED:
+            lines = outcome.error.splitlines()
+            why = lines[0] if len(lines) < 2 else f"{lines[0]}: {lines[-1]}"
+            print(f"walrq: {outcome.message_id} {outcome.verdict.value}: {why}", file=sys.stderr)
+
+    async def run() -> Handover:
+        changes: dict[str, Any] = {"timeout_s": FOLLOW_TIMEOUT_S} if follow else {}
+        if worker is not None:
+            changes["worker"] = worker
+        async with aio.connect(server, **changes) as client:
+            variables = {} if server is None else {"WALRQ_SERVER": server}
+            handover = Handover(client, Plan(variables=variables, **plan), report)
+            await handover.run()
+        return handover
+
+    ended = trio.run(run)
+    if ended.status is not None:
+        return ended.status
+    return 0 if follow or ended.undone == 0 else 1
+
+
+def _show(messages: Sequence[Message], as_json: bool) -> None:
     with INTERRUPTS.raising():
         for message in messages:
             if as_json:
@@ -162,7 +269,7 @@ def _show(messages: list[Message], as_json: bool) -> None:
         sys.stdout.flush()
 
 
-def _acknowledge(client: Client, messages: list[Message]) -> None:
+def _acknowledge(client: Client, messages: Sequence[Message]) -> None:
     """Ack; messages whose lease ran out meanwhile are named and come again."""
     from walrq.client.failures import BatchError
     from walrq.errors import ReceiptExpired
@@ -276,11 +383,97 @@ def peek(queue: str, state: str, limit: int, bodies: bool, as_json: bool, server
         for each in found:
             output.json_line(output.seen_value(each))
         return
-    rows = [
-        (each.message_id, each.state, each.priority, each.attempts, each.pushed_at, output.preview(each.payload))
-        for each in found
-    ]
-    output.table(("message", "state", "priority", "attempts", "pushed", "payload"), rows)
+    output.table(SEEN_TITLES, map(_seen_row, found))
+
+
+INTERVAL_S_MIN: Final = 0.01
+
+
+def _interval(given: str | float) -> float:
+    found = seconds(given)
+    if not INTERVAL_S_MIN <= found <= 3600:
+        raise click.BadParameter(f"{given!r} is not between {INTERVAL_S_MIN} s and 1 h")
+    return found
+
+
+@click.command(epilog=example("walrq tail mail -n 20"))
+@queue_argument
+@click.option(
+    "-n", "number", metavar="N", type=click.IntRange(0, 10_000), default=10, help="The newest N to begin with.  [10]"
+)
+@click.option("--follow", "-f", is_flag=True, help="Go on with new messages as they come, until Ctrl-C.")
+@click.option(
+    "--state",
+    type=click.Choice(["ready", "delayed", "leased", "parked", "dead"]),
+    help="Only those found in this state; dead: as they die.  [all that live]",
+)
+@click.option("--interval", type=_interval, metavar="TIME", default=0.5, help="Time between two looks.  [500ms]")
+@json_option
+@server_option
+def tail(
+    queue: str, number: int, follow: bool, state: str | None, interval: float, as_json: bool, server: str | None
+) -> None:
+    """Show the newest messages of QUEUE, and with --follow what goes through it, without leasing any.
+
+    Looking changes nothing: no count, no order, no lease. A message that came and was acknowledged between
+    two looks is not seen; a terminal is told how many those were.
+    """
+    from walrq.live.tail import Tail
+
+    changes: dict[str, Any] = {"timeout_s": FOLLOW_TIMEOUT_S} if follow else {}
+    with open_client(server, session=False, **changes) as client:
+        looking = Tail(client, queue, state)
+        _show_seen(looking.last(number), as_json)
+        was_gone = False
+        while follow:
+            step = looking.fresh()
+            _show_seen(step.messages, as_json)
+            if step.unseen:
+                what = "1 message" if step.unseen == 1 else f"{step.unseen} messages"
+                output.note(f"walrq: {what} came and went between two looks")
+            if step.gone and not was_gone:
+                output.note(f"walrq: there is no queue {queue} any more; waiting for one")
+            was_gone = step.gone
+            if not step.more:
+                with INTERRUPTS.raising():
+                    time.sleep(interval)
+
+
+def _show_seen(messages: Sequence[Seen], as_json: bool) -> None:
+    """One line for each, at once; on a terminal cut to its width."""
+    if not messages:
+        return
+    with INTERRUPTS.raising():
+        if as_json:
+            for each in messages:
+                output.json_line(output.seen_value(each))
+        elif output.for_people():
+            columns = shutil.get_terminal_size().columns
+            for each in messages:
+                sys.stdout.write(_cut(_seen_line(each), columns) + "\n")
+        else:
+            output.table(SEEN_TITLES, map(_seen_row, messages))
+        sys.stdout.flush()
+
+
+SEEN_TITLES: Final = ("message", "state", "priority", "attempts", "pushed", "payload")
+
+
+def _seen_row(each: Seen) -> tuple[Any, ...]:
+    preview = output.preview(each.payload)
+    return (each.message_id, each.state, each.priority, each.attempts, each.pushed_at, preview)
+
+
+def _seen_line(each: Seen) -> str:
+    at, state = (each.pushed_at, each.state) if each.died_at is None else (each.died_at, each.reason or each.state)
+    return f"{at.astimezone():%H:%M:%S} {each.message_id} {state:8} {output.preview(each.payload)}"
+
+
+def _cut(text: str, columns: int) -> str:
+    """The text in at most so many cells of a terminal."""
+    from rich.cells import cell_len, set_cell_size
+
+    return text if cell_len(text) <= columns else set_cell_size(text, columns - 1) + "…"
 
 
 @click.command(epilog=example("walrq cancel mail $(walrq push mail later --delay 1h)"))
@@ -366,4 +559,4 @@ def move(source: str, target: str, limit: int, as_json: bool, server: str | None
         print(f"moved {moved.count}")
 
 
-COMMANDS = (push, poll, ack, nack, touch, peek, cancel, reschedule, move)
+COMMANDS = (push, poll, ack, nack, touch, peek, tail, cancel, reschedule, move)

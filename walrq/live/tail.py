@@ -230,6 +230,9 @@ class Tail:
 
     def _wanted(self, found: Sequence[api.Peeked]) -> list[Seen]:
         state = self._shown
-        if state is None or state in (State.DEAD, State.PARKED):
+        if state is State.DEAD:
+            # Where it lies it may be ready, for whoever works on the dead.
+            return [attrs.evolve(seen(each), state="dead") for each in found]
+        if state is None or state is State.PARKED:
             return [seen(each) for each in found]
         return [seen(each) for each in found if each.state is state]
