@@ -111,7 +111,16 @@ LAYERS: dict[str, Layer] = {
     # thin
     "walrq.cli": Layer(
         walrq=PURE_MODULES
-        | {"walrq", "walrq.aio", "walrq.backup", "walrq.client", "walrq.daemon", "walrq.live", "walrq.storage.inspect"},
+        | {
+            "walrq",
+            "walrq.aio",
+            "walrq.backup",
+            "walrq.client",
+            "walrq.daemon",
+            "walrq.live",
+            "walrq.storage.inspect",
+            "walrq.worker",
+        },
         third_party=frozenset({"attrs", "trio", "anyio"}) | TERMINAL,
         forbidden=frozenset({"asyncio"}),
         may_await=True,

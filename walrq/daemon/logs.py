@@ -1,7 +1,7 @@
 """Logs on standard error: lines for people on a terminal, JSON lines otherwise.
 
 stdlib logging under `walrq.*`. A message begins with its event name, then `name=value` fields; the JSON form
-keeps the text and adds the event by itself.
+keeps the text and adds the event by itself, and the fields given as `extra=`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ class _Human(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
 
 
+# What every record has; the rest was given with `extra=`: ids of a worker's message, or whatever an application adds.
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
 class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         text = record.getMessage()
@@ -29,9 +33,10 @@ class _Json(logging.Formatter):
             "event": text.split(" ", 1)[0].rstrip(":"),
             "text": text,
         }
+        line.update((name, each) for name, each in vars(record).items() if name not in _STANDARD)
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return json.dumps(line, ensure_ascii=False, default=str)
 
 
 def set_up(stream: TextIO, level: str, form: LogFormat) -> logging.Handler:

@@ -114,6 +114,10 @@ class Worker:
     def connect_to(self, url: str | None, config: ClientConfig | None = None) -> None:
         """From now on use another server, or another behaviour: for tests, and for settings that are read late.
 
+        Args:
+            url: as for `Worker`.
+            config: None = as before.
+
         Raises:
             ConfigError: the address cannot be used.
             RuntimeError: the worker is running.
@@ -123,8 +127,8 @@ class Worker:
         if url is not None:
             parse_url(url)
         self.publisher.close()
-        self._url, self._config = url, config
-        self.publisher = Publisher(url, config)
+        self._url, self._config = url, config or self._config
+        self.publisher = Publisher(self._url, self._config)
 
     def close(self) -> None:
         """Close the connection that `enqueue` made, if there is one; the next use makes another."""

@@ -165,6 +165,7 @@ class Serving:
                 core.start_soon(self._keep)
                 core.start_soon(settler.run)
                 try:
+                    self._say_started()
                     self._started(client)
                     await self._work(client, settler)
                 finally:
@@ -172,6 +173,16 @@ class Serving:
                         await self._last_acks(settler)
                     self._keeper.stop()
                 core.cancel_scope.cancel()
+
+    def _say_started(self) -> None:
+        plan = self._plan
+        log.info(
+            "started queues=%s concurrency=%d prefetch=%d lease_s=%g",
+            ",".join(self._intake.queues),
+            plan.concurrency,
+            plan.prefetch,
+            plan.lease_s,
+        )
 
     async def _connect(self, stack: AsyncExitStack) -> Client | None:
         """The connected client; None when the stop came first."""
