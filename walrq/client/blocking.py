@@ -1,41 +1,132 @@
 """The blocking client: for threads, scripts, and code that a running event loop may not be asked to wait for.
 
-The same methods as `walrq.aio.Client`, and the same promises. The bytes are moved by `pump.Pump`.
+The same methods as `walrq.aio.Client`, and the same promises. The bytes are moved by the connections of a `pool.Pool`.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, overload
 
 from walrq import api
 from walrq.client import operations as op
-from walrq.client.config import ClientConfig, configure, parse_url
+from walrq.client.config import ClientConfig, resolve
 from walrq.client.exchange import Call
-from walrq.client.messages import Batch, Message, MessageIds, NewMessage, Seen, seen
+from walrq.client.messages import Batch, Message, MessageIds, NewMessage, Seen, leaving, seen
 from walrq.client.operations import UNSET, Payload, PushOptions, Settleable, Settlement
-from walrq.client.pump import Pump
+from walrq.client.pool import Pool
 from walrq.errors import OutcomeUnknown, RemoteProtocolError, Unavailable, WalrqError
 from walrq.limits import LIST_QUEUES_MAX, PEEK_MESSAGES_MAX, REDRIVE_PER_ENTRY
 
 
+class SyncMessage(Message):
+    """A `Message` that can be given back by itself.
+
+    In a `with` block it is acknowledged when the block is done, and failed when the block raises (released when it was
+    interrupted), unless the block gave it back otherwise.
+    """
+
+    __slots__ = ()
+
+    @property
+    def _client(self) -> Client:
+        assert isinstance(self.batch, SyncBatch)
+        return self.batch._client
+
+    def ack(self) -> None:
+        """It is done; see `Client.ack`."""
+        self._client.ack(self)
+
+    def nack(
+        self,
+        mode: Literal["release", "fail", "reject"] = "fail",
+        delay: float | None = None,
+        error: BaseException | str | None = None,
+    ) -> None:
+        """It was not done; see `Client.nack`."""
+        self._client.nack(self, mode, delay, error)
+
+    def touch(self, visibility: float) -> None:
+        """Let its lease end `visibility` seconds from now; see `Client.touch`."""
+        self._client.touch(self, visibility)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client._leave([self], error)
+
+
 class SyncBatch(Batch):
-    """A `Batch` that knows its client."""
+    """A `Batch` that can be given back by itself, and in a `with` block as a `SyncMessage` is: what the block left
+    open is acknowledged, failed or released as a whole."""
 
     __slots__ = ("_client",)
     _client: Client
+
+    def messages(self) -> list[SyncMessage]:  # type: ignore[override]
+        """A message for each."""
+        return self.messages_as(SyncMessage)
 
     def ack(self) -> None:
         """Acknowledge every message of the batch that is still outstanding."""
         self._client.ack(self)
 
+    def nack(
+        self,
+        mode: Literal["release", "fail", "reject"] = "fail",
+        delay: float | None = None,
+        error: BaseException | str | None = None,
+    ) -> None:
+        """None of the messages still outstanding was done; see `Client.nack`."""
+        self._client.nack(self, mode, delay, error)
 
-class Client(Pump):
-    """A connection to walrq; `walrq.connect` makes one. Close it, or use it in a `with` block.
+    def touch(self, visibility: float) -> None:
+        """Let the lease end `visibility` seconds from now; see `Client.touch`."""
+        self._client.touch(self, visibility)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client._leave([self], error)
+
+
+class SyncBatches(list[SyncBatch]):
+    """What one `poll_batch` leased: a list of batches that is itself a `with` block for all of them."""
+
+    def __init__(self, batches: Iterable[SyncBatch], client: Client) -> None:
+        super().__init__(batches)
+        self._client = client
+
+    def payloads(self) -> Iterator[bytes]:
+        """Every payload, in order; raises `BodyLost` where disk damage destroyed one."""
+        for batch in self:
+            yield from batch.payloads()
+
+    def messages(self) -> list[SyncMessage]:
+        """A message for each."""
+        return [message for batch in self for message in batch.messages()]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client._leave(self, error)
+
+
+class Client(Pool):
+    """A connection to walrq, or several (`pool=`); `walrq.connect` makes one. Close it, or use it in a `with` block.
 
     All methods may be called by many threads at once, inside a running event loop (which they block), and
     after a fork.
@@ -50,6 +141,36 @@ class Client(Pump):
         self.close()
 
     # --- push -----------------------------------------------------------------------------------------------
+    @overload
+    def push(
+        self,
+        queue: str,
+        payload: Payload,
+        delay: float | None = None,
+        *,
+        priority: int = 0,
+        group: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        dedup_id: str | None = None,
+        ttl: float | None = None,
+        deliver_at: datetime | float | None = None,
+        max_attempts: int | None = None,
+    ) -> str: ...
+    @overload
+    def push(
+        self,
+        queue: str,
+        *,
+        json: Any,
+        delay: float | None = None,
+        priority: int = 0,
+        group: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        dedup_id: str | None = None,
+        ttl: float | None = None,
+        deliver_at: datetime | float | None = None,
+        max_attempts: int | None = None,
+    ) -> str: ...
     def push(
         self,
         queue: str,
@@ -147,7 +268,7 @@ class Client(Pump):
         max_messages: int = 10,
         *,
         wait: float = 0,
-    ) -> list[Message]:
+    ) -> list[SyncMessage]:
         """Lease messages: nobody else gets them until the lease is over.
 
         Args:
@@ -158,12 +279,10 @@ class Client(Pump):
             wait: seconds to wait for messages when there are none, up to one hour.
 
         Returns:
-            Up to `max_messages`; empty when there are none. A queue that does not exist has none.
+            Up to `max_messages`; empty when there are none. A queue that does not exist has none. Give each back,
+            or use it as `with message:` (see `SyncMessage`).
         """
-        batches = self.poll_batch(queue, visibility, max_messages, wait=wait)
-        if len(batches) == 1:
-            return batches[0].messages()
-        return [message for batch in batches for message in batch.messages()]
+        return self.poll_batch(queue, visibility, max_messages, wait=wait).messages()
 
     def poll_batch(
         self,
@@ -172,16 +291,19 @@ class Client(Pump):
         max_messages: int = 10,
         *,
         wait: float = 0,
-    ) -> list[SyncBatch]:
+    ) -> SyncBatches:
         """Lease messages as `poll` does, but as batches, without an object per message: the fast way.
 
-        Iterate `batch.payloads()`, then `batch.ack()`.
+            with client.poll_batch("mail", max_messages=1000, wait=20) as batches:
+                for payload in batches.payloads(): ...
+
+        The block acknowledges all of them at its end, or fails them when it raises.
         """
         call, reply = self._call(op.poll(queue, visibility, max_messages, wait, self.config.worker))
         if not isinstance(reply, api.Polled):
             raise RemoteProtocolError(f"the server answered Poll with {type(reply).__name__}")
         deadline = call.sent_at + (reply.parked_ms + reply.visibility_ms) / 1000
-        batches = []
+        batches = SyncBatches((), self)
         for run in reply.runs:
             batch = SyncBatch(run, deadline, self.config.clock)
             batch._client = self
@@ -201,15 +323,41 @@ class Client(Pump):
         Messages are leased up to `max_messages` at a time. Acknowledge each one; those that were leased but
         not handed out are released when the loop is left. Outages are waited out.
         """
-        consumer = Consumer(self, queue, visibility, max_messages, wait)
-        self._consumers.add(consumer)
-        return consumer
+        return Consumer(self, queue, visibility, max_messages, wait)
 
     # --- giving back ----------------------------------------------------------------------------------------
     def _settle(self, parts: list[Settlement], requests: list[api.Settle]) -> None:
         outcomes = self._outcomes(requests, api.Settled)
         op.check_settled(parts, [each if isinstance(each, WalrqError) else each.codes for each in outcomes])
 
+    def _leave(self, entries: Iterable[SyncMessage | SyncBatch], error: BaseException | None) -> None:
+        """Give back what a `with` block left open; see `leaving`.
+
+        Raises:
+            ReceiptExpired, BatchError: as in `ack`, when the block itself raised nothing.
+        """
+        rest = [entry for entry in entries if not entry.settled]
+        if not rest:
+            return
+        kind = leaving(error)
+        if kind is api.SettleKind.ACK:
+            self.ack(rest[0] if len(rest) == 1 else rest)
+        elif kind is api.SettleKind.RELEASE:
+            # Whoever is being interrupted waits for nothing more.
+            for entry in rest:
+                entry.mark_settled()
+            self._pump().give_back(op.settlements(rest))
+        else:
+            try:
+                self.nack(rest[0] if len(rest) == 1 else rest, "fail", error=error)
+            except WalrqError as refused:
+                assert error is not None
+                op.note_unsettled(error, refused)
+
+    @overload
+    def ack(self, message: Settleable) -> None: ...
+    @overload
+    def ack(self, message: str, message_id: str, receipt_handle: str) -> None: ...
     def ack(
         self,
         message: Settleable | str,
@@ -452,7 +600,7 @@ class PushStream:
     """
 
     def __init__(self, client: Client, queue: str, in_flight: int, group: str | None, options: PushOptions) -> None:
-        self._client = client
+        self._pump = client._pump()
         self._queue = queue
         self._in_flight = in_flight
         self._group = group
@@ -469,7 +617,7 @@ class PushStream:
         for request in op.push_many(self._queue, messages, self._group, self._options):
             while len(self._calls) >= self._in_flight:
                 self._settle_oldest()
-            self._calls.append(self._client.begin(request))
+            self._calls.append(self._pump.begin(request))
 
     def drain(self) -> None:
         """Wait until every batch is answered; raises as `push` does."""
@@ -477,8 +625,11 @@ class PushStream:
             self._settle_oldest()
 
     def _settle_oldest(self) -> None:
-        reply = self._client.end(self._calls.popleft(), api.Pushed)
+        reply = self._pump.end(self._calls.popleft(), api.Pushed)
         self.pushed += reply.count
+
+    def __repr__(self) -> str:
+        return f"<PushStream to {self._queue}, {self.pushed:,} pushed, {len(self._calls)} batches under way>"
 
 
 class Consumer:
@@ -493,16 +644,19 @@ class Consumer:
         wait: float,
     ) -> None:
         self._client = client
+        # Through this one the rest is given back, whichever thread leaves the loop.
+        self._home = client._pump()
         self._queue = queue
         self._visibility = visibility
         self._max_messages = max_messages
         self._wait = wait
-        self._buffer: list[Message] = []
+        self._buffer: list[SyncMessage] = []
+        self._home.holders.add(self)
 
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Message:
+    def __next__(self) -> SyncMessage:
         tries = 0
         while True:
             while self._buffer:
@@ -516,7 +670,7 @@ class Consumer:
                 # A consumer outlives outages: the next poll connects again, or waits in the client until it
                 # can.
                 tries += 1
-                time.sleep(self._client._exchange.pause_s(tries))
+                time.sleep(self._home.pause_s(tries))
                 continue
             tries = 0
             found.reverse()
@@ -540,27 +694,31 @@ class Consumer:
         """Give the rest of the buffer back, without waiting for the answer."""
         rest, self._buffer = self._buffer, []
         if rest:
-            self._client._give_back(op.settlements(rest))
+            self._home.give_back(op.settlements(rest))
 
     def __del__(self) -> None:
         # A loop left by `break` drops the only reference here: its leases need not run out.
         self.release()
+
+    def __repr__(self) -> str:
+        queue = self._queue if isinstance(self._queue, str) else ", ".join(self._queue)
+        return f"<Consumer of {queue}, {len(self._buffer)} leased ahead>"
 
 
 def connect(url: str | None = None, config: ClientConfig | None = None, **changes: Any) -> Client:
     """A connected blocking client.
 
     Args:
-        url: `walrq://host:port[,host2:port2]`; None = the variable WALRQ_SERVER, else
-            walrq://127.0.0.1:50051.
+        url: `walrq://host:port[,host2:port2][/?timeout_s=5&window=64]`; None = the variable WALRQ_SERVER, else
+            walrq://127.0.0.1:50051. What it sets goes before `config`.
         config: how it behaves.
-        **changes: single values of `ClientConfig`, such as `timeout_s=5`.
+        **changes: single values of `ClientConfig`, such as `timeout_s=5`; they go before all others.
 
     Raises:
         ConfigError: the address or a value cannot be used.
         ServerUnreachable: nobody answered at any address.
         WalrqError: the server refused the connection, or is no walrq server.
     """
-    client = Client(parse_url(url), configure(config, changes))
+    client = Client(*resolve(url, config, changes))
     client.open()
     return client

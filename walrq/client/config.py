@@ -210,7 +210,16 @@ def _endpoint(text: str, shown: str) -> Endpoint:
     return Endpoint(host, DEFAULT_PORT if port is None else port)
 
 
-_FLAGS: Final = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+_FLAGS: Final = {
+    "true": True,
+    "1": True,
+    "yes": True,
+    "on": True,
+    "false": False,
+    "0": False,
+    "no": False,
+    "off": False,
+}
 
 
 def _settings(query: str, shown: str) -> dict[str, Any]:

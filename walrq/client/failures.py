@@ -6,10 +6,10 @@ What a server says is raised as the class that `walrq.errors` has for its code.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import attrs
 
+from walrq.client.messages import Batch, Message
 from walrq.errors import Code, Unavailable, WalrqError
 
 
@@ -29,8 +29,16 @@ class EntryFailure:
         error: why; `error.definite` tells whether it may have happened nevertheless.
     """
 
-    entry: Any
+    entry: Message | Batch | tuple[int, int]
     error: WalrqError
+
+    @property
+    def count(self) -> int:
+        """How many messages it stands for."""
+        if isinstance(self.entry, tuple):
+            first, last = self.entry
+            return last - first + 1
+        return len(self.entry) if isinstance(self.entry, Batch) else 1
 
 
 class BatchError(WalrqError):
@@ -46,8 +54,21 @@ class BatchError(WalrqError):
         self.failures = tuple(failures)
         self.succeeded = succeeded
         self.results = results
+        super().__init__(self._summary(), failed=self.failed, succeeded=succeeded)
+
+    def _summary(self) -> str:
+        """How many, why, and what about the rest, in one line however many reasons there are."""
+        failed = self.failed
+        reasons = len({type(failure.error) for failure in self.failures})
+        others = f" ({reasons} different reasons, see failures)" if reasons > 1 else ""
+        rest = f"; the other {self.succeeded:,} went through" if self.succeeded else ""
         first = self.failures[0].error
-        super().__init__(f"{len(self.failures)} of the given entries failed, first: {first.text}")
+        return f"{failed:,} of {failed + self.succeeded:,} messages failed{others}, first: {first.text}{rest}"
+
+    @property
+    def failed(self) -> int:
+        """How many messages did not go through."""
+        return sum(failure.count for failure in self.failures)
 
     @property
     def definite(self) -> bool:

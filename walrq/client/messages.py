@@ -3,6 +3,9 @@
 A `Batch` is one leased run: one receipt, payloads end to end, no object per message until somebody asks. A
 `Message` is a position in a batch. Ids, receipt handles and headers are formatted when they are read.
 
+Both remember what was given back through them (`settled`), so that a `with` block settles what its body left open:
+`leaving` says how. The classes with the waiting are beside each client.
+
 Pure apart from reading the client's clock for `remaining`.
 """
 
@@ -12,15 +15,28 @@ import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import attrs
 
-from walrq.api import Attempt, Delivered, Peeked, Pushed
+from walrq.api import Attempt, Delivered, Peeked, Pushed, SettleKind
 from walrq.client.clock import SYSTEM, Clock
 from walrq.errors import BodyLost
 from walrq.ids import format_id, make_handle
 from walrq.protocol import columns
+
+M = TypeVar("M", bound="Message")
+
+
+def leaving(error: BaseException | None) -> SettleKind:
+    """What becomes of messages when the `with` block that worked on them is left.
+
+    Done: acknowledged. An `Exception`: failed, which counts. Anything else (Ctrl-C, `sys.exit`, a cancelled task) is
+    not the messages' fault: they are released, free of charge.
+    """
+    if error is None:
+        return SettleKind.ACK
+    return SettleKind.FAIL if isinstance(error, Exception) else SettleKind.RELEASE
 
 
 @attrs.frozen
@@ -35,7 +51,7 @@ class NewMessage:
     """
 
     payload: bytes | bytearray | memoryview | str = attrs.field(repr=False)
-    headers: Mapping[str, Any] | None = None
+    headers: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
     group: str | None = None
     dedup_id: str | None = None
 
@@ -125,6 +141,8 @@ class Batch:
     deadline: float
     clock: Clock = SYSTEM
     _ends: tuple[int, ...] | None = None
+    # Offsets given back one by one; None once the whole run was.
+    _settled: set[int] | None = attrs.field(factory=set, init=False)
 
     @property
     def queue(self) -> str:
@@ -147,6 +165,24 @@ class Batch:
     def extend(self, deadline: float) -> None:
         """The lease now ends at `deadline`, as a touch found."""
         self.deadline = deadline
+
+    @property
+    def settled(self) -> bool:
+        """Whether every message was given back through this object: acknowledged, failed, rejected or released."""
+        return self._settled is None or len(self._settled) == self.run.count
+
+    def mark_settled(self) -> None:
+        """The whole run was given back, or its lease was found to be over."""
+        self._settled = None
+
+    def settled_at(self, offset: int) -> bool:
+        """Whether the message at `offset` was given back through this object."""
+        return self._settled is None or offset in self._settled
+
+    def mark_settled_at(self, offset: int) -> None:
+        """The message at `offset` was given back, or its lease was found to be over."""
+        if self._settled is not None:
+            self._settled.add(offset)
 
     def ends(self) -> tuple[int, ...]:
         """End offset of each payload within `run.payloads`.
@@ -194,9 +230,13 @@ class Batch:
 
     def messages(self) -> list[Message]:
         """A `Message` for each."""
+        return self.messages_as(Message)
+
+    def messages_as(self, kind: type[M]) -> list[M]:
+        """A message for each, of the class of one client."""
         if self.run.lost:
-            return [Message(self, offset, None) for offset in range(self.run.count)]
-        return [Message(self, offset, payload) for offset, payload in enumerate(self.payloads())]
+            return [kind(self, offset, None) for offset in range(self.run.count)]
+        return [kind(self, offset, payload) for offset, payload in enumerate(self.payloads())]
 
     def __repr__(self) -> str:
         run = self.run
@@ -297,6 +337,15 @@ class Message:
         """The lease now ends at `deadline`, as a touch found."""
         self._deadline = deadline
 
+    @property
+    def settled(self) -> bool:
+        """Whether it was given back through this object or its batch: acknowledged, failed, rejected or released."""
+        return self.batch.settled_at(self.offset)
+
+    def mark_settled(self) -> None:
+        """It was given back, or its lease was found to be over."""
+        self.batch.mark_settled_at(self.offset)
+
     def __repr__(self) -> str:
         run = self.batch.run
         size = "lost" if self._payload is None else f"{len(self._payload)} bytes"
@@ -328,7 +377,7 @@ class Seen:
     message_id: str
     state: str
     payload: bytes | None = attrs.field(repr=False)
-    headers: dict[str, Any]
+    headers: dict[str, Any] = attrs.field(repr=False)
     priority: int
     delivery: int
     attempts: int

@@ -20,6 +20,7 @@ import attrs
 from walrq import api
 from walrq.client.failures import BatchError, EntryFailure
 from walrq.client.messages import Batch, Message, MessageIds, NewMessage
+from walrq.client.reports import text_of
 from walrq.errors import Code, DelayTooLong, InvalidArgument, WalrqError, from_code
 from walrq.ids import check_queue_name, format_id, parse_handle, parse_id
 from walrq.limits import (
@@ -39,7 +40,7 @@ from walrq.limits import (
 from walrq.protocol import columns
 
 Payload: TypeAlias = bytes | bytearray | memoryview | str
-Settleable: TypeAlias = Message | Batch | Iterable[Message]
+Settleable: TypeAlias = Message | Batch | Iterable[Message | Batch]
 
 
 class _Unset(enum.Enum):
@@ -254,9 +255,9 @@ def pushed(requests: Sequence[api.Push], replies: Sequence[api.Pushed | WalrqErr
     """The ids of all messages.
 
     Raises:
-        WalrqError: the only batch failed, or all with the same error.
-        BatchError: some of several batches failed; `results` has the id of each message, None where it
-            failed.
+        WalrqError: the only batch failed, or all failed for the same reason.
+        BatchError: some of several batches failed, or for different reasons; `results` has the id of each message,
+            None where it failed.
     """
     if len(replies) == 1:
         (reply,) = replies
@@ -267,7 +268,7 @@ def pushed(requests: Sequence[api.Push], replies: Sequence[api.Pushed | WalrqErr
     parts = [reply for reply in replies if isinstance(reply, api.Pushed)]
     if not errors:
         return MessageIds(parts)
-    if not parts:
+    if not parts and len({type(error) for error in errors}) == 1:
         raise errors[0]
     failures = []
     results: list[str | None] = []
@@ -326,16 +327,27 @@ def settlements(what: Settleable) -> list[Settlement]:
     if isinstance(what, Message):
         offset = what.offset
         return [Settlement(what.queue, (api.Item(what.batch.run.receipt, ((offset, offset),)),), ((what,),))]
+    if not isinstance(what, Iterable):
+        raise InvalidArgument(f"expected a message, a batch or a list of them, not {type(what).__name__}")
     queues: dict[str, dict[bytes, dict[int, Message]]] = {}
-    for message in what:
-        if not isinstance(message, Message):
-            raise InvalidArgument(f"expected a message, a batch or a list of messages, not {type(message).__name__}")
-        run = message.batch.run
-        queues.setdefault(run.queue, {}).setdefault(run.receipt, {})[message.offset] = message
+    wholes: dict[bytes, Batch] = {}
+    for entry in what:
+        if isinstance(entry, Message):
+            run = entry.batch.run
+            queues.setdefault(run.queue, {}).setdefault(run.receipt, {})[entry.offset] = entry
+        elif isinstance(entry, Batch):
+            queues.setdefault(entry.run.queue, {}).setdefault(entry.run.receipt, {})
+            wholes[entry.run.receipt] = entry
+        else:
+            raise InvalidArgument(f"expected a message, a batch or a list of them, not {type(entry).__name__}")
     found = []
     for queue, receipts in queues.items():
-        rows = []
+        rows: list[tuple[api.Item, tuple[Message | Batch, ...]]] = []
         for receipt, by_offset in receipts.items():
+            whole = wholes.get(receipt)
+            if whole is not None:
+                rows.append((api.Item(receipt), (whole,)))
+                continue
             offsets = sorted(by_offset)
             rows.append((api.Item(receipt, _ranges(offsets)), tuple([by_offset[offset] for offset in offsets])))
         for start in range(0, len(rows), SETTLE_ITEMS_MAX):
@@ -395,7 +407,9 @@ def settle(
     if error is not None and kind in (api.SettleKind.FAIL, api.SettleKind.REJECT):
         if isinstance(error, BaseException):
             error_type = _cut(type(error).__name__, ERROR_TYPE_BYTES_MAX)
-        error_text = _cut(str(error), ERROR_TEXT_BYTES_MAX)
+            error_text = text_of(error, ERROR_TEXT_BYTES_MAX)
+        else:
+            error_text = _cut(error, ERROR_TEXT_BYTES_MAX)
     return api.Settle(part.queue, kind, part.items, None if delay is None else delay_ms(delay), error_type, error_text)
 
 
@@ -418,7 +432,7 @@ def touched(parts: Sequence[Settlement], outcomes: Sequence[api.Touched | WalrqE
                 continue
             for entry in entries:
                 entry.extend(asked_at + left_ms / 1000)
-    check_settled(parts, [each if isinstance(each, WalrqError) else each.codes for each in outcomes])
+    check_settled(parts, [each if isinstance(each, WalrqError) else each.codes for each in outcomes], settling=False)
 
 
 def nack_kind(mode: str, delay: float | None) -> api.SettleKind:
@@ -439,16 +453,21 @@ def _cut(text: str, bytes_max: int) -> str:
     return text if len(data) <= bytes_max else data[:bytes_max].decode("utf-8", "ignore")
 
 
-def check_settled(parts: Sequence[Settlement], outcomes: Sequence[Sequence[int] | WalrqError]) -> None:
+def check_settled(
+    parts: Sequence[Settlement], outcomes: Sequence[Sequence[int] | WalrqError], *, settling: bool = True
+) -> None:
     """Nothing when every item of every part went through.
 
     Args:
         outcomes: per part its codes, or the error of the whole request.
+        settling: the requests ended leases, so that what went through is marked as settled.
 
     Raises:
-        WalrqError: the only message or batch failed, or all together with one request.
-        BatchError: some of several failed.
+        WalrqError: the only message or batch failed, or all failed for the same reason.
+        BatchError: some of several failed, or for different reasons.
     """
+    if settling:
+        _mark_settled(parts, outcomes)
     if len(outcomes) == 1 and not isinstance(outcomes[0], WalrqError) and not any(outcomes[0]):
         return
     failures: list[EntryFailure] = []
@@ -469,6 +488,26 @@ def check_settled(parts: Sequence[Settlement], outcomes: Sequence[Sequence[int] 
     raise BatchError(failures, succeeded)
 
 
+_OVER: Final = frozenset({0, int(Code.RECEIPT_EXPIRED)})
+
+
+def _mark_settled(parts: Sequence[Settlement], outcomes: Sequence[Sequence[int] | WalrqError]) -> None:
+    """Let messages and batches know that their leases are over: nobody needs to settle them again."""
+    for part, outcome in zip(parts, outcomes, strict=True):
+        if isinstance(outcome, WalrqError):
+            continue
+        for entries, code in zip(part.entries, outcome, strict=True):
+            if code in _OVER:
+                for entry in entries:
+                    entry.mark_settled()
+
+
+def note_unsettled(error: BaseException, refused: WalrqError) -> None:
+    """Say on the error that left a `with` block that its messages could not be given back: they return when their
+    lease is over. The block's own error is what the caller must see."""
+    error.add_note(f"walrq: the messages of this block could not be given back: {refused.text}")
+
+
 def _item_error(queue: str, code: int) -> WalrqError | None:
     if not code:
         return None
@@ -477,8 +516,10 @@ def _item_error(queue: str, code: int) -> WalrqError | None:
 
 
 _ITEM_TEXTS: Final = {
-    int(Code.RECEIPT_EXPIRED): "the lease is over: its time ran out, or the message was given back or settled",
-    int(Code.RECEIPT_INVALID): "this receipt was never issued for this queue",
+    int(Code.RECEIPT_EXPIRED): "the lease is over: its time ran out, or the message was given back or settled before;"
+    " nothing changed. Poll with a longer visibility, or touch the message while you work on it",
+    int(Code.RECEIPT_INVALID): "this receipt was never issued for this queue; pass the handle on unchanged, with the"
+    " queue it came from",
     int(Code.INVALID_ARGUMENT): "the receipt's lease has no message at this offset",
 }
 

@@ -1,11 +1,11 @@
-"""What drives an `Exchange` over a plain socket, for the blocking client: no thread of its own.
+"""One connection of the blocking client: drives an `Exchange` over a plain socket, without a thread of its own.
 
 Whichever caller's thread has to wait first moves the bytes for all of them (it *pumps*); when its own answer
 came, another waiting thread takes over. So calls of many threads are under way together on one connection,
 and a long poll in one does not hold up a push in another.
 
     lock held     the exchange, the unsent bytes, who pumps
-    lock given up only around select(), connect() and, by those who do not pump, waiting for news
+    lock given up only around select(), connect(), writing to the log and, by those who do not pump, waiting for news
 
 After a fork the child starts over with a connection and a session of its own; the parent's stay untouched.
 """
@@ -28,6 +28,7 @@ from walrq.client import operations as op
 from walrq.client.addresses import explain, next_address, tune
 from walrq.client.config import ClientConfig, Endpoint
 from walrq.client.exchange import Call, Exchange, Link
+from walrq.client.journal import Journal, reason_of
 from walrq.client.operations import Settlement
 from walrq.errors import LocalProtocolError, RemoteProtocolError, WalrqError
 
@@ -58,7 +59,7 @@ class Pump:
         # Called around every wait with the lock held: it may raise, and must not call the client.
         self.on_turn: Callable[[], None] | None = None
         self._closed = False
-        self._consumers: weakref.WeakSet[Holder] = weakref.WeakSet()
+        self.holders: weakref.WeakSet[Holder] = weakref.WeakSet()
         self._start_over()
         _pumps.add(self)
 
@@ -70,6 +71,9 @@ class Pump:
         self._lock = threading.Lock()
         self._news = threading.Condition(self._lock)
         self._pumping = False
+        # The thread that pumps or opens: what it runs while the lock is given up must not call this client.
+        self._pumper: int | None = None
+        self._journal = Journal()
         self._selector = selectors.DefaultSelector()
         self._waker, self._wakened = socket.socketpair()
         self._waker.setblocking(False)
@@ -95,8 +99,8 @@ class Pump:
         for inherited in (self._sock, self._waker, self._wakened, self._selector):
             if inherited is not None:
                 inherited.close()
-        for consumer in self._consumers:
-            consumer.forget()
+        for holder in self.holders:
+            holder.forget()
         self._start_over()
 
     # --- what can be seen of it -----------------------------------------------------------------------------
@@ -104,6 +108,11 @@ class Pump:
     def connected(self) -> bool:
         """Whether there is a connection that can be used now."""
         return self._sock is not None and self._was_usable
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
 
     @property
     def endpoint(self) -> Endpoint:
@@ -125,15 +134,24 @@ class Pump:
         """
         give_up_at = time.monotonic() + self.config.connect_wait_s
         with self._lock:
-            while not self._exchange.connected:
-                self._failure = None
-                self._step(LOOK_UP_S)
-                failure = self._latest_failure()
-                if failure is not None and (not failure.retry or self._round_over()):
-                    if not failure.retry or time.monotonic() >= give_up_at:
-                        self._drop_connection()
-                        self._shut()
-                        raise failure
+            self._pumper = threading.get_ident()
+            try:
+                while not self._exchange.connected:
+                    self._failure = None
+                    self._step(LOOK_UP_S)
+                    if self._is_closed():
+                        raise LocalProtocolError("the client was closed while it connected")
+                    failure = self._latest_failure()
+                    if failure is not None and (not failure.retry or self._round_over()):
+                        if not failure.retry or time.monotonic() >= give_up_at:
+                            self._drop_connection()
+                            self._shut()
+                            raise failure
+            finally:
+                self._pumper = None
+
+    def _is_closed(self) -> bool:
+        return self._closed
 
     def _latest_failure(self) -> WalrqError | None:
         return self._failure
@@ -146,8 +164,9 @@ class Pump:
         error."""
         if self._closed:
             return
-        for consumer in list(self._consumers):
-            consumer.release()
+        for holder in list(self.holders):
+            holder.release()
+        self._refuse_from_inside()
         with self._lock:
             self._give_left_over_back()
             self._closed = True
@@ -183,6 +202,10 @@ class Pump:
         """One wait and what came of it: bytes, a connection, a time-out. Gives the lock up while it waits."""
         if self.on_turn is not None:
             self.on_turn()
+        if not self._journal.silent:
+            self._speak()
+            if self._closed:
+                return
         now = time.monotonic()
         exchange = self._exchange
         if self._sock is None:
@@ -206,6 +229,23 @@ class Pump:
             else:
                 self._probe(now)
         self._flush()
+        if not self._journal.silent:
+            self._speak()
+
+    def _speak(self) -> None:
+        """Write to the log with the lock given up: a handler may be slow."""
+        self._lock.release()
+        try:
+            self._journal.speak()
+        finally:
+            self._lock.acquire()
+
+    def _refuse_from_inside(self) -> None:
+        """A log handler, or `on_turn`, that called the client it is called by would wait for itself."""
+        if self._pumper == threading.get_ident():
+            raise LocalProtocolError(
+                "a client was called from inside itself: a log handler or on_turn needs a client of its own"
+            )
 
     def _wait(self, timeout_s: float) -> None:
         sock = self._sock
@@ -245,6 +285,8 @@ class Pump:
         self._heard_at, self._probed = time.monotonic(), False
         exchange.receive(data, self._heard_at)
         if exchange.connected:
+            if not self._was_usable:
+                self._journal.usable(self._endpoint, self._heard_at)
             self._was_usable = True
             self._tries, self._round_left = 0, len(self._endpoints)
         elif exchange.link is Link.DOWN:
@@ -310,9 +352,15 @@ class Pump:
         now = time.monotonic()
         exchange = self._exchange
         usable, self._was_usable = self._was_usable, False
+        under_way = exchange.in_flight
         self._drop_connection()
         exchange.lost(now)
-        failure = None if usable else explain(self._endpoint, cause, exchange.refused)
+        failure = None
+        if usable:
+            self._journal.lost(self._endpoint, reason_of(cause), under_way, now)
+        else:
+            failure = explain(self._endpoint, cause, exchange.refused)
+            self._journal.unreachable(self._endpoint, failure.text)
         self._endpoint = next_address(self._endpoints, self._endpoint, exchange.leader)
         if failure is not None:
             self._failure = failure
@@ -367,7 +415,11 @@ class Pump:
             self._exchange.submit(op.settle(part, api.SettleKind.RELEASE), time.monotonic(), wanted=False)
         self._flush()
 
-    def _give_back(self, parts: list[Settlement]) -> None:
+    def pause_s(self, tries: int) -> float:
+        """Seconds to wait before try number `tries + 1`."""
+        return self._exchange.pause_s(tries)
+
+    def give_back(self, parts: list[Settlement]) -> None:
         """Release leases without waiting for the answer. May run anywhere, in a finalizer too."""
         self._left_over += parts
         if self._lock.acquire(blocking=False):
@@ -387,6 +439,7 @@ class Pump:
                         self._news.wait(LOOK_UP_S)
                         continue
                     self._pumping = True
+                    self._pumper = threading.get_ident()
                     try:
                         self._heard_at = max(self._heard_at, time.monotonic() - LOOK_UP_S)
                         while self._must_wait(call):
@@ -394,6 +447,7 @@ class Pump:
                             self._news.notify_all()
                     finally:
                         self._pumping = False
+                        self._pumper = None
                         self._news.notify_all()
                         if self._closed:
                             self._shut()
@@ -406,9 +460,10 @@ class Pump:
     def _must_wait(self, call: Call) -> bool:
         return not (call.finished or self._closed)
 
-    def _call(self, request: api.Request) -> tuple[Call, api.Reply]:
+    def call(self, request: api.Request) -> tuple[Call, api.Reply]:
         """One request and its reply; raises what the server or the time-out says."""
         call = None
+        self._refuse_from_inside()
         with self._lock:
             try:
                 call = self._submit(request)
@@ -424,8 +479,9 @@ class Pump:
         assert call.reply is not None
         return call, call.reply
 
-    def _ask(self, request: api.Request, kind: type[R]) -> R:
-        _, reply = self._call(request)
+    def ask(self, request: api.Request, kind: type[R]) -> R:
+        """The reply to one request, which must be of this kind; raises as `call` does."""
+        _, reply = self.call(request)
         if not isinstance(reply, kind):
             asked = type(request).__name__
             raise RemoteProtocolError(f"the server answered {asked} with {type(reply).__name__}")
@@ -433,11 +489,13 @@ class Pump:
 
     def begin(self, request: api.Request) -> Call:
         """Send a request without waiting; `end` it later."""
+        self._refuse_from_inside()
         with self._lock:
             return self._submit(request)
 
     def end(self, call: Call, kind: type[R]) -> R:
         """The reply to a call that was begun; raises what the server or the time-out says."""
+        self._refuse_from_inside()
         with self._lock:
             self._finish((call,))
         if call.error is not None:
@@ -446,8 +504,9 @@ class Pump:
             raise RemoteProtocolError(f"the server answered with {type(call.reply).__name__}")
         return call.reply
 
-    def _outcomes(self, requests: Sequence[api.Request], kind: type[R]) -> list[R | WalrqError]:
+    def outcomes(self, requests: Sequence[api.Request], kind: type[R]) -> list[R | WalrqError]:
         """The answer or error of each of several requests that are under way together."""
+        self._refuse_from_inside()
         with self._lock:
             calls = [self._submit(request) for request in requests]
             self._finish(calls)
