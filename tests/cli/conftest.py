@@ -71,6 +71,7 @@ def make_shell(folder: Path, server: str | None) -> Shell:
     environment["PATH"] = f"{programs}:{environment['PATH']}"
     environment["PYTHONPATH"] = str(ROOT)
     environment["NO_COLOR"] = "1"
+    environment["XDG_CONFIG_HOME"] = str(folder / "config")
     if server is not None:
         environment["WALRQ_SERVER"] = server
     return Shell(folder, environment)

@@ -22,8 +22,8 @@ def commands(group: click.Group, path: str = "walrq") -> Iterator[tuple[str, cli
 
 
 COMMANDS = dict(commands(app))
-# `serve` runs until it is stopped: tests/cli/test_serve.py runs its example.
-RUN_HERE = [path for path in COMMANDS if path != "walrq serve"]
+# These run until they are stopped: tests/cli/test_serve.py, test_dev.py and test_worker.py run their examples.
+RUN_HERE = [path for path in COMMANDS if path not in ("walrq serve", "walrq dev", "walrq worker")]
 
 
 def example_of(path: str) -> str:
@@ -37,7 +37,9 @@ def example_of(path: str) -> str:
 def test_the_tree_has_the_commands_of_one_node() -> None:
     """Names are an interface: scripts hold them."""
     expected = (
-        "serve push poll ack nack touch peek cancel reschedule move stats queue dlq wal"
+        "serve dev worker push poll ack nack touch peek tail cancel reschedule move stats queue dlq top wal"
+        " config context doctor completion backup restore config/show config/path config/check"
+        " context/add context/use context/list context/show context/remove"
         " queue/list queue/show queue/create queue/set queue/pause queue/resume queue/purge queue/delete"
         " dlq/list dlq/replay dlq/purge wal/inspect wal/verify"
     )
@@ -75,8 +77,13 @@ def test_every_example_runs(path: str, shell: Shell, node: object) -> None:
 
     assert isinstance(node, Node)
     shell.environment["WALRQ_DATA_DIR"] = str(node.data_dir)
-    # What the example needs to find: a queue with something in it.
+    shell.environment["WALRQ_LISTEN"] = "127.0.0.1:0"
+    # What the example needs to find: a queue with something in it, a settings file, contexts.
     assert 0 == shell.walrq("push", "mail", "a", "b").returncode
+    (shell.folder / "walrq.toml").write_text('log_level = "debug"\n')
+    contexts = shell.folder / "config/walrq/contexts.toml"
+    contexts.parent.mkdir(parents=True)
+    contexts.write_text('[contexts.prod]\nurl = "walrq://queue.example.org"\n[contexts.old]\nurl = "walrq://old"\n')
 
     ran = shell(example_of(path))
 

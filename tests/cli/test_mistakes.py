@@ -81,7 +81,23 @@ def test_an_address_that_is_none(lonely: Shell, url: str) -> None:
         (["push", "mail", "-x"], 2, "put -- before"),
         (["queue", "set", "mail", "dlq="], 2, "dlq=none"),
         (["queue", "delete", "nosuch"], 3, "nosuch"),
-        (["psuh", "mail"], 2, "No such command"),
+        (["psuh", "mail"], 2, "No such command 'psuh'. Did you mean push?"),
+        (["send", "mail", "x"], 2, "Did you mean push?"),
+        (["list"], 2, "Did you mean context list or dlq list or queue list?"),
+        (["queue", "lst"], 2, "Did you mean list or set?"),
+        (["nothing-like-it"], 2, "No such command 'nothing-like-it'. Try `walrq --help`"),
+        (["queue", "list", "--perfix", "m"], 2, "--prefix"),
+        (["queue", "list", "--context", "nosuch"], 78, "there is no context 'nosuch'"),
+        (["queue", "list", "--context", "a", "--server", "walrq://h"], 2, "not both"),
+        (["context", "add", "a b", "walrq://h"], 2, "letters, digits"),
+        (["context", "add", "web", "http://h"], 78, "expected walrq://host:port"),
+        (["context", "use"], 2, "--none"),
+        (["context", "use", "nosuch"], 78, "walrq context add nosuch"),
+        (["config", "show", "--fsync", "sometimes"], 78, "--fsync"),
+        (["config", "check", "no-such-file"], 78, "No such file"),
+        (["completion", "tcsh"], 2, "'bash', 'zsh', 'fish'"),
+        (["dev", "--fresh", "--data-dir", "."], 74, "--fresh removes a data directory of walrq only"),
+        (["dev", "--fsync", "sometimes"], 78, "--fsync"),
         (["poll", "mail", "--visibility", "0"], 1, "visibility"),
         (["ack", "mail"], 2, "RECEIPT_HANDLE"),
         (["ack", "mail", "x", "y"], 1, "message id"),
@@ -131,6 +147,7 @@ def test_a_data_directory_that_is_a_file(lonely: Shell, tmp_path: Path) -> None:
     ("arguments", "hint"),
     [
         (["--fsync", "sometimes"], "always"),
+        (["--max-wal-segment-size", "1000001"], "multiple of 8"),
         (["--listen", "nowhere"], "HOST:PORT"),
         (["--config", "no-such-file"], "no-such-file"),
         (["--max-connections", "0"], "max_connections"),
@@ -143,6 +160,37 @@ def test_a_wrong_setting_of_the_daemon(lonely: Shell, arguments: list[str], hint
 
     assert 78 == ran.returncode
     assert hint in one_line(ran.stderr)
+
+
+@pytest.mark.parametrize(
+    ("variable", "arguments", "hint"),
+    [
+        ("WALRQ_FSYNCC", ["serve"], "did you mean WALRQ_FSYNC?"),
+        ("WALRQ_DATADIR", ["config", "show"], "did you mean WALRQ_DATA_DIR?"),
+        ("WALRQ_SEVER", ["queue", "list"], "did you mean WALRQ_SERVER?"),
+        ("WALRQ_CONTXT", ["push", "mail", "x"], "did you mean WALRQ_CONTEXT?"),
+    ],
+)
+def test_a_mistyped_variable(lonely: Shell, variable: str, arguments: list[str], hint: str) -> None:
+    """It would silently have no effect: another disk policy, another server."""
+    lonely.environment[variable] = "x"
+
+    ran = lonely.walrq(*arguments)
+
+    assert 78 == ran.returncode
+    assert hint in one_line(ran.stderr)
+
+
+def test_who_named_a_server_that_is_not_there(lonely: Shell) -> None:
+    """A variable set weeks ago, a context in use: the line says where to look."""
+    assert "from WALRQ_SERVER)" in one_line(lonely.walrq("queue", "list").stderr)
+
+    lonely.environment.pop("WALRQ_SERVER")
+    lonely.walrq("context", "add", "far", "walrq://127.0.0.1:1", "--use")
+    line = one_line(lonely.walrq("queue", "list").stderr)
+
+    assert "127.0.0.1:1" in line
+    assert "from context far of " in line
 
 
 def test_an_old_python_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

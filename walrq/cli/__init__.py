@@ -3,13 +3,16 @@
     app         the tree of commands, and what a mistake looks like (one line, a stable exit status)
     arguments   options that commands share, and how their texts are read
     interrupts  Ctrl-C, and where it may end the work
-    outage      says that the server is away, and that it is back
-    output      JSON lines, plain lines, tables
+    output      JSON lines, plain lines, tables; says that the server is away, and that it is back
     messages    push poll ack nack touch peek cancel reschedule move
     feed        push --lines: a file or a pipe as a stream of batches
     queues      queue list|show|create|set|pause|resume|purge|delete, stats
     dlq         dlq list|replay|purge
     node        serve
+    dev         dev
+    config      config show|path|check: settings, and where each comes from
+    contexts    context add|use|list|show|remove: names for servers, and which one a command speaks to
+    doctor      doctor
     wal         wal inspect|verify
 
 Exit statuses are those of `errors.ERRORS`; 2 is a mistake in the arguments, 130 an interrupt. Every command's

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import click
 
 from walrq import __version__
-from walrq.cli import dlq, messages, node, queues, wal
+from walrq.cli import backup, config, contexts, dev, dlq, doctor, messages, node, queues, wal, worker
 from walrq.cli.arguments import example
 from walrq.cli.interrupts import INTERRUPTS
 
@@ -19,8 +20,59 @@ INTERRUPTED: Final = 130
 PIPE_CLOSED: Final = 141
 
 
+# The commands as the help shows them: what people do most comes first.
+SECTIONS: Final[Mapping[str, Sequence[str]]] = {
+    "Messages": ("push", "poll", "ack", "nack", "touch", "peek", "tail", "cancel", "reschedule", "move"),
+    "Queues": ("queue", "dlq", "top", "stats"),
+    "Nodes and workers": ("serve", "dev", "worker", "backup", "restore", "wal"),
+    "This machine": ("config", "context", "doctor", "completion"),
+}
+# Words of other systems; the answer is a hint, never a second name.
+ELSEWHERE: Final[Mapping[str, str]] = {
+    "send": "push",
+    "publish": "push",
+    "enqueue": "push",
+    "put": "push",
+    "receive": "poll",
+    "pop": "poll",
+    "get": "poll",
+    "consume": "poll",
+    "dequeue": "poll",
+    "delete": "ack",
+    "redrive": "dlq replay",
+    "queues": "queue list",
+    "ls": "queue list",
+    "start": "serve",
+    "server": "serve",
+    "run": "serve",
+    "info": "stats",
+    "status": "stats",
+    "version": "--version",
+    "help": "--help",
+}
+
+
+def summary(command: click.Command, limit: int) -> str:
+    """The first sentence of a command's help, cut where it pauses until it fits into `limit` characters."""
+    text = command.get_short_help_str(1_000).rstrip(".")
+    while len(text) > limit and (pauses := [text.rfind(mark) for mark in (": ", "; ", ", ")]) and max(pauses) > 0:
+        text = text[: max(pauses)]
+    return text
+
+
 class Tree(click.Group):
     """The group of all commands; an interrupt leaves it without the empty line that click would print."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, self.commands))
+        for title, names in SECTIONS.items():
+            rows = [
+                (name.ljust(width), summary(self.commands[name], formatter.width - width - 6))
+                for name in names
+                if name in self.commands
+            ]
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -39,7 +91,26 @@ def app() -> None:
     """A durable message and task queue: `walrq serve` in one terminal, the other commands in another."""
 
 
-for _module in (node, messages, queues, dlq, wal):
+@app.command(epilog=example("walrq completion bash"))
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the script with which SHELL completes: commands, options, names of queues and contexts.
+
+    \b
+    bash  echo 'eval "$(walrq completion bash)"' >> ~/.bashrc
+    zsh   echo 'eval "$(walrq completion zsh)"' >> ~/.zshrc
+    fish  walrq completion fish > ~/.config/fish/completions/walrq.fish
+    """
+    from click.shell_completion import ShellComplete, get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None, "click knows all three"
+    # Not its own `source()`: bash's would start a bash first, to look at its version. The script asks under the
+    # variable that click looks for in a program called walrq.
+    print(ShellComplete.source(kind(app, {}, "walrq", "_WALRQ_COMPLETE")))
+
+
+for _module in (node, dev, messages, queues, dlq, wal, backup, config, contexts, doctor, worker):
     for _command in _module.COMMANDS:
         app.add_command(_command)
 
@@ -66,6 +137,21 @@ def run(arguments: Sequence[str]) -> int:
         return status
 
 
+def did_you_mean(word: str, group: click.Group) -> str:
+    """What to type instead of a command that the group does not have, as the end of a sentence; perhaps empty."""
+    from difflib import get_close_matches
+
+    found = get_close_matches(word, group.commands, 3)
+    if not found and group is app:
+        inside = [
+            f"{name} {word}"
+            for name, each in app.commands.items()
+            if isinstance(each, click.Group) and word in each.commands
+        ]
+        found = [ELSEWHERE[word]] if word in ELSEWHERE else sorted(inside)
+    return f" Did you mean {' or '.join(found)}?" if found else ""
+
+
 def explain(error: Exception) -> int | None:
     """Print what a person can do about `error`; the exit status, None when it is a mistake of ours."""
     from walrq.errors import ERRORS, WalrqError
@@ -79,6 +165,9 @@ def explain(error: Exception) -> int | None:
         text = " ".join(error.format_message().split())
         if type(error).__name__ == "NoSuchOption":
             text += "; put -- before values that start with a dash"
+        missing = re.match(r"No such command '(.*?)'\.", text)
+        if missing and context is not None and isinstance(context.command, click.Group):
+            text = f"{missing[0]}{did_you_mean(missing[1], context.command)}"
         end = "" if text.endswith((".", "?", ")")) else "."
         print(f"{command}: {text}{end} Try `{command} --help`", file=sys.stderr)
         return error.exit_code

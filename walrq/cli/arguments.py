@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from walrq.cli import output
+
 if TYPE_CHECKING:
+    from walrq.cli.contexts import Target
     from walrq.client.blocking import Client
+    from walrq.daemon.config import Config
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,13 +43,47 @@ def example(command: str) -> str:
     return f"\b\nExample:\n  {command}"
 
 
+_CONTEXT: Final = "walrq.context"
+_TARGET: Final = "walrq.target"
+
+
 def server_option(command: F) -> F:
-    """`--server URL`."""
+    """`--server URL` and `--context NAME`; the command gets the URL of the server that is meant, as `server`."""
+    command = click.option(
+        "--context",
+        metavar="NAME",
+        expose_value=False,
+        is_eager=True,  # before --server, whose value depends on it
+        callback=_keep_context,
+        shell_complete=complete_contexts,
+        help="A server named with `walrq context add`.  [WALRQ_CONTEXT, else the one in use]",
+    )(command)
     return click.option(
         "--server",
         metavar="URL",
-        help="walrq://HOST:PORT  [default: WALRQ_SERVER, else walrq://127.0.0.1:50051]",
+        callback=_find_server,
+        help="walrq://HOST:PORT  [WALRQ_SERVER, else the context in use, else walrq://127.0.0.1:50051]",
     )(command)
+
+
+def _keep_context(ctx: click.Context, parameter: click.Parameter, given: str | None) -> None:
+    ctx.meta[_CONTEXT] = given
+
+
+def _find_server(ctx: click.Context, parameter: click.Parameter, given: str | None) -> str:
+    from walrq.cli.contexts import resolve
+
+    context = ctx.meta.get(_CONTEXT)
+    if given is not None and context is not None:
+        raise click.UsageError("give --server or --context, not both")
+    meant = ctx.meta[_TARGET] = resolve(given, context, os.environ)
+    return meant.url
+
+
+def target() -> Target:
+    """Which server `server_option` found for the command that runs, and who named it."""
+    found: Target = click.get_current_context().meta[_TARGET]
+    return found
 
 
 def json_option(command: F) -> F:
@@ -57,21 +98,115 @@ def yes_option(command: F) -> F:
 
 def queue_argument(command: F) -> F:
     """`QUEUE`."""
-    return click.argument("queue")(command)
+    return click.argument("queue", shell_complete=complete_queues)(command)
 
 
+# --- settings of a node -------------------------------------------------------------------------------------
+# Flag, what stands for its value, what it is; the default is in brackets. A test compares them with the table of
+# daemon/config.py, which is not imported here: most commands run no node.
+SETTINGS: Final = (
+    ("--data-dir", "DIR", "Where everything durable lies.  [./walrq-data]"),
+    ("--listen", "HOST:PORT", "Native door; port 0 picks a free one.  [127.0.0.1:50051]"),
+    ("--node-id", "ID", "Name of this node.  [the one in the data directory]"),
+    ("--fsync", "POLICY", "always, never or interval:MS.  [always]"),
+    ("--drain-timeout", "SECONDS", "Longest time to answer what is in flight.  [10]"),
+    ("--max-connections", "N", "Beyond it connections are refused.  [10000]"),
+    ("--max-wal-segment-size", "BYTES", "Size of a log segment, like 16MiB.  [64MiB]"),
+    ("--auto-create/--no-auto-create", None, "Whether a push creates a queue.  [true]"),
+    ("--snapshot-log-bytes", "BYTES", "Log that forces a snapshot.  [256MiB]"),
+    ("--snapshot-commands", "N", "Commands that force a snapshot.  [50000]"),
+    ("--body-cache-bytes", "BYTES", "Memory for bodies of messages.  [32MiB]"),
+    ("--log-level", "LEVEL", "debug, info, warning or error.  [info]"),
+    ("--log-format", "FORMAT", "auto, human or json.  [auto]"),
+    ("--front", "KIND", "What carries TCP: auto, reactor or stream.  [auto]"),
+)
+
+
+def settings_options(command: F) -> F:
+    """`--config FILE` and one flag for each setting of a node; the command gets them as `config` and `**flags`."""
+    for flag, metavar, text in reversed(SETTINGS):
+        command = click.option(flag, metavar=metavar, default=None, help=text)(command)
+    return click.option("--config", metavar="FILE", help="Settings in TOML.  [WALRQ_CONFIG]")(command)
+
+
+def settings_file(config: str | None) -> Path | None:
+    """The settings file that is meant, if one is."""
+    name = config or os.environ.get("WALRQ_CONFIG")
+    return Path(name) if name else None
+
+
+def load_settings(config: str | None, flags: Mapping[str, Any]) -> Config:
+    """The settings of a node that were given by flags, variables and the file.
+
+    Raises:
+        ConfigError: see `Config.load`.
+    """
+    from walrq.daemon.config import Config
+
+    return Config.load(flags, os.environ, settings_file(config))
+
+
+# --- completion ---------------------------------------------------------------------------------------------
+# Longer than this and the person has typed the name.
+COMPLETION_S_MAX: Final = 0.3
+
+
+def complete_queues(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Names of queues that begin so, as the server tells them within a moment; none when it does not."""
+    from walrq.client.blocking import connect
+    from walrq.errors import WalrqError
+
+    until = time.monotonic() + COMPLETION_S_MAX
+
+    def look() -> None:
+        if time.monotonic() > until:
+            raise TimeoutError
+
+    # Options that come later on the line are not parsed yet, then the server is the usual one.
+    changes: dict[str, Any] = {"timeout_s": COMPLETION_S_MAX, "connect_timeout_s": COMPLETION_S_MAX}
+    try:
+        with connect(ctx.params.get("server"), session=False, **changes) as client:
+            client.on_turn = look
+            return [info.name for info in client.list_queues(incomplete)]
+    except (WalrqError, TimeoutError):
+        return []  # there is no place for a message in the middle of a line that is being typed
+
+
+def complete_contexts(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Names of contexts that begin so; none when their file cannot be read."""
+    from walrq.cli.contexts import load, path_of
+    from walrq.errors import ConfigError
+
+    try:
+        return sorted(name for name in load(path_of(os.environ)).urls if name.startswith(incomplete))
+    except ConfigError:
+        return []  # the command itself will say what is wrong with the file
+
+
+# --- the client ---------------------------------------------------------------------------------------------
 @contextlib.contextmanager
 def open_client(server: str | None, **changes: Any) -> Iterator[Client]:
     """A connected client; its import is paid only by the commands that need it.
 
     Within it Ctrl-C ends whatever waits for the server, and a terminal is told about outages.
+
+    Raises:
+        WalrqError: see `walrq.connect`; it says who named the server, unless that was typed just now.
     """
     from walrq.cli.interrupts import INTERRUPTS
-    from walrq.cli.outage import Outage
     from walrq.client.blocking import connect
+    from walrq.errors import WalrqError
 
-    with connect(server, **changes) as client:
-        outage = Outage(client)
+    try:
+        opened = connect(server, **changes)
+    except WalrqError as error:
+        ctx = click.get_current_context(silent=True)
+        meant: Target | None = None if ctx is None else ctx.meta.get(_TARGET)
+        if meant is not None and meant.origin not in ("--server", "default"):
+            error.text += f" (this one is from {meant.origin})"
+        raise
+    with opened as client:
+        outage = output.Outage(client)
 
         def look() -> None:
             INTERRUPTS.check()

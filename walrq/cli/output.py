@@ -1,15 +1,22 @@
-"""What commands print: JSON lines for programs, plain lines for pipes, tables for people."""
+"""What commands print: JSON lines for programs, plain lines for pipes, tables for people.
+
+A table is drawn on a terminal, or anywhere when FORCE_COLOR is set; NO_COLOR takes the colours away, TERM=dumb
+too.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
+import os
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from walrq.client.blocking import Client
     from walrq.client.messages import Message, Seen
 
 PREVIEW_CHARACTERS = 60
@@ -18,6 +25,11 @@ WIDE_COLUMNS = 120
 # Columns that become narrower when there is no room: message ids, names and numbers are for copying.
 CUT = ("payload", "last error")
 GIVES_WAY = (*CUT, "value")
+
+
+def for_people() -> bool:
+    """Whether standard output is drawn for a person: on a terminal, or because FORCE_COLOR says so."""
+    return sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR"))
 
 
 def json_line(value: Any) -> None:
@@ -122,7 +134,7 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     given = list(rows)
     if not given:
         return
-    if not sys.stdout.isatty():
+    if not for_people():
         for row in given:
             sys.stdout.write("\t".join(map(_cell, row)) + "\n")
         return
@@ -169,3 +181,29 @@ def note(text: str) -> None:
     """A remark for the person at the terminal; never for a pipe."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr)
+
+
+OUTAGE_PATIENCE_S: Final = 1.0
+
+
+class Outage:
+    """Says at a terminal that a command waits for its server, and that the server is back."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._away_since: float | None = None
+        self._server = ""
+
+    def look(self) -> None:
+        """Say so when the server has been away for more than a second, and when it is back after that."""
+        if self._client.connected:
+            if self._server:
+                note(f"walrq: {self._server} is back")
+            self._away_since, self._server = None, ""
+            return
+        now = time.monotonic()
+        if self._away_since is None:
+            self._away_since = now
+        elif not self._server and now - self._away_since > OUTAGE_PATIENCE_S:
+            self._server = str(self._client.endpoint)
+            note(f"walrq: waiting for {self._server} ...")

@@ -31,9 +31,10 @@ _CONNECTIONS_LIMIT: Final = 1_000_000
 _NODE_ID_BYTES_MAX: Final = 255
 _DRAIN_TIMEOUT_S_MAX: Final = 3_600.0
 # Variables that begin like ours and are read by others: client, command line, tests.
-_OTHERS_VARIABLES: Final = frozenset(
+OTHERS_VARIABLES: Final = frozenset(
     {
         "WALRQ_SERVER",
+        "WALRQ_CONTEXT",
         "WALRQ_TOKEN",
         "WALRQ_CONFIG",
         "WALRQ_SEED",
@@ -104,7 +105,7 @@ def _integer(low: int, high: int) -> Callable[[Any], int]:
     return read
 
 
-def _bytes(low: int, high: int) -> Callable[[Any], int]:
+def _bytes(low: int, high: int, multiple: int = 1) -> Callable[[Any], int]:
     def read(value: Any) -> int:
         if isinstance(value, str):
             text = value.strip()
@@ -113,7 +114,10 @@ def _bytes(low: int, high: int) -> Callable[[Any], int]:
             if not digits or unit is None:
                 raise ValueError("must be a number of bytes, or one with KiB, MiB or GiB behind it")
             value = int(text[:digits]) * unit
-        return _integer(low, high)(value)
+        number = _integer(low, high)(value)
+        if number % multiple:
+            raise ValueError(f"is {number}, it must be a multiple of {multiple}")
+        return number
 
     return read
 
@@ -163,7 +167,7 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "max_connections": _integer(1, _CONNECTIONS_LIMIT),
     "drain_timeout": _seconds(0.0, _DRAIN_TIMEOUT_S_MAX),
     "auto_create": _flag,
-    "max_wal_segment_size": _bytes(limits.SEGMENT_BYTES_MIN, SEGMENT_BYTES_LIMIT - 8),
+    "max_wal_segment_size": _bytes(limits.SEGMENT_BYTES_MIN, SEGMENT_BYTES_LIMIT - 8, multiple=8),
     "snapshot_log_bytes": _bytes(limits.KIB, 1 << 40),
     "snapshot_commands": _integer(1, 1 << 40),
     "body_cache_bytes": _bytes(0, 1 << 40),
@@ -171,6 +175,21 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "log_format": _choice("auto", "human", "json"),
     "front": _choice("auto", "reactor", "stream"),
 }
+
+# What a running node takes over when it reads its file again (SIGHUP); everything else needs a restart.
+RELOADABLE: Final = ("max_connections", "drain_timeout", "auto_create", "log_level")
+
+
+@attrs.frozen
+class Door:
+    """A way into a node: its name in the readiness line, its setting, and the port it has by default."""
+
+    name: str
+    setting: str
+    port: int
+
+
+DOORS: Final = (Door("cbor", "listen", limits.DEFAULT_PORT),)
 
 
 @attrs.frozen(kw_only=True)
@@ -191,6 +210,7 @@ class Config:
         log_level, log_format: what goes to standard error, and how.
         front: what carries TCP: "reactor", "stream", or "auto" (reactor where the system has epoll).
         origins: where each value came from, by name.
+        sources: what `load` was given; `reloaded` reads it again.
     """
 
     data_dir: str = "walrq-data"
@@ -208,6 +228,9 @@ class Config:
     log_format: str = "auto"
     front: str = "auto"
     origins: Mapping[str, str] = attrs.field(factory=dict, eq=False, repr=False)
+    sources: tuple[Mapping[str, Any], Mapping[str, str], Path | None] = attrs.field(
+        default=({}, {}, None), eq=False, repr=False
+    )
 
     @classmethod
     def load(
@@ -230,14 +253,35 @@ class Config:
         origins = dict.fromkeys(NAMES, "default")
         for source in (_from_file(file), _from_environment(env or {}), _from_flags(flags or {})):
             for name, (value, origin) in source.items():
-                try:
-                    values[name] = _READERS[name](value)
-                except ConfigError as error:
-                    raise ConfigError(f"{origin}: {error.text}", setting=name) from None
-                except ValueError as error:
-                    raise ConfigError(f"{origin}: {name} {error}", setting=name) from None
+                values[name] = _read(name, value, origin)
                 origins[name] = origin
-        return cls(**values, origins=origins)
+        return cls(**values, origins=origins, sources=(dict(flags or {}), dict(env or {}), file))
+
+    def reloaded(self) -> Config:
+        """The settings as the same flags, variables and file give them now; only the file can have changed.
+
+        Raises:
+            ConfigError: as `load`.
+        """
+        return Config.load(*self.sources)
+
+    def changed(self, other: Config) -> list[str]:
+        """The names of the settings whose values differ."""
+        return [name for name in NAMES if getattr(self, name) != getattr(other, name)]
+
+    def text(self, name: str) -> str | None:
+        """A value as it would be typed; None when it is left to the node."""
+        value = getattr(self, name)
+        if name == "listen":
+            host, port = value
+            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if name == "fsync" and not isinstance(value, str):
+            return f"interval:{value[1]}"
+        if isinstance(value, bool):
+            return str(value).lower()
+        if isinstance(value, float):
+            return f"{value:g}"
+        return None if value is None else str(value)
 
     def rows(self) -> list[tuple[str, Any, str]]:
         """(name, value, origin) of every setting, for `config show --origin`."""
@@ -245,9 +289,19 @@ class Config:
 
 
 NAMES: Final = tuple(_READERS)
-assert set(NAMES) == {field.name for field in attrs.fields(Config)} - {"origins"}
+assert set(NAMES) == {field.name for field in attrs.fields(Config)} - {"origins", "sources"}
+assert set(RELOADABLE) | {door.setting for door in DOORS} <= set(NAMES)
 
 _Source = dict[str, tuple[Any, str]]
+
+
+def _read(name: str, value: Any, origin: str) -> Any:
+    try:
+        return _READERS[name](value)
+    except ConfigError as error:
+        raise ConfigError(f"{origin}: {error.text}", setting=name) from None
+    except ValueError as error:
+        raise ConfigError(f"{origin}: {name} {error}", setting=name) from None
 
 
 def _unknown(key: str, known: tuple[str, ...], where: str) -> ConfigError:
@@ -274,29 +328,58 @@ def _from_environment(env: Mapping[str, str]) -> _Source:
         # The ancestors' NODE_ID is the address of the node as well as its name.
         found["node_id"] = (env["NODE_ID"], "NODE_ID")
         found["listen"] = (env["NODE_ID"], "NODE_ID")
-    variables = tuple(f"WALRQ_{name.upper()}" for name in NAMES)
     for key, value in env.items():
-        if not key.startswith("WALRQ_") or key in _OTHERS_VARIABLES:
-            continue
-        if key in variables:
+        if key in VARIABLES:
             found[key.removeprefix("WALRQ_").lower()] = (value, key)
-        elif difflib.get_close_matches(key, variables, 1, cutoff=0.85):
-            raise _unknown(key, variables, "environment")
+    for key in unknown_variables(env):
+        if difflib.get_close_matches(key, VARIABLES, 1, cutoff=_MISTYPED):
+            raise _unknown(key, VARIABLES, "environment")
     return found
+
+
+VARIABLES: Final = tuple(f"WALRQ_{name.upper()}" for name in NAMES)
+# So alike that it is a slip of the finger: WALRQ_FSYNCC is, WALRQ_DATA_PORT of a container platform is not.
+_MISTYPED: Final = 0.85
+
+
+def unknown_variables(env: Mapping[str, str]) -> list[str]:
+    """The variables that begin with WALRQ_ and that nothing of walrq reads."""
+    known = OTHERS_VARIABLES.union(VARIABLES)
+    return sorted(key for key in env if key.startswith("WALRQ_") and key not in known)
 
 
 def _from_file(file: Path | None) -> _Source:
     if file is None:
         return {}
-    try:
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is not TOML: {error}") from None
     found: _Source = {}
-    for name, value in table.items():
+    for name, value in _table(file).items():
         if name not in _READERS:
             raise _unknown(name, NAMES, str(file))
         found[name] = (value, f"{file}: {name}")
     return found
+
+
+def _table(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not TOML: {error}") from None
+
+
+def check_file(file: Path) -> tuple[int, list[str]]:
+    """(how many settings are in order, every mistake of the file in one line each)."""
+    try:
+        table = _table(file)
+    except ConfigError as error:
+        return 0, [error.text]
+    mistakes = []
+    for name, value in table.items():
+        try:
+            if name not in _READERS:
+                raise _unknown(name, NAMES, str(file))
+            _read(name, value, f"{file}: {name}")
+        except ConfigError as error:
+            mistakes.append(error.text)
+    return len(table) - len(mistakes), mistakes

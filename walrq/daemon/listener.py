@@ -100,11 +100,13 @@ class Listener:
         *,
         connections_max: int,
     ) -> None:
-        """`hand_over(socket, peer)` serves a connection; `count()` says how many there are."""
+        """`hand_over(socket, peer)` serves a connection; `count()` says how many there are. `connections_max` may be
+        changed while it runs: connections that are there stay.
+        """
         self._sock = sock
         self._hand_over = hand_over
         self._count = count
-        self._connections_max = connections_max
+        self.connections_max = connections_max
         self._reserve: int | None = None
         self._refused = 0
 
@@ -136,8 +138,8 @@ class Listener:
                 if error.errno in _THEIR_TROUBLE:
                     continue
                 raise
-            if self._count() >= self._connections_max:
-                self._refuse(sock, f"this node serves {self._connections_max} connections already (max_connections)")
+            if self._count() >= self.connections_max:
+                self._refuse(sock, f"this node serves {self.connections_max} connections already (max_connections)")
                 continue
             try:
                 _tune(sock)

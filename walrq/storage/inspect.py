@@ -1,12 +1,13 @@
 """Look into a data directory without changing it: what `walrq wal inspect` and `walrq wal verify` print.
 
 Nothing is written, locked, repaired or put aside, so a directory may be looked at while a daemon runs on it;
-the tail may then look torn, because it is being written. All results are plain values ready for JSON.
+the tail may then look torn, because it is being written. All results are plain values ready for JSON. Only
+`probe_sync` writes, to a file of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import attrs
@@ -159,6 +160,29 @@ def verify(data_dir: str, *, disk: Disk | None = None) -> Verification:
         snapshot_index=snapshot_index,
         findings=tuple(findings),
     )
+
+
+def probe_sync(directory: str, times: int, *, disk: Disk | None = None) -> Generator[None, None, None]:
+    """Write and sync one page a step: what a commit costs there. The caller measures the steps.
+
+    The first step makes the file: preallocated, and without a name, so that nothing can be left behind. OSError as
+    the disk says.
+    """
+    disk = disk or RealDisk()
+    path = f"{directory}/.walrq-probe-{disk.new_uuid().hex()}"
+    handle = disk.open(path, create=True)
+    try:
+        disk.unlink(path)
+        page = bytes(4096)
+        disk.preallocate(handle, times * len(page))
+        disk.fdatasync(handle)
+        yield
+        for number in range(times):
+            disk.pwrite(handle, page, number * len(page))
+            disk.fdatasync(handle)
+            yield
+    finally:
+        disk.close(handle)
 
 
 def _segment_headers(disk: Disk, data_dir: str) -> Iterator[tuple[str, Header | None]]:
