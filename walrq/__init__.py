@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from walrq import aio
-    from walrq.client.blocking import Client, Consumer, SyncBatch, connect
+    from walrq.client.blocking import Client, Consumer, PushStream, SyncBatch, SyncBatches, SyncMessage, connect
     from walrq.client.config import ClientConfig
     from walrq.client.failures import BatchError, EntryFailure, ServerUnreachable
     from walrq.client.messages import Batch, Message, MessageIds, NewMessage, Seen
@@ -51,6 +51,8 @@ __all__ = [
     "Seen",
     "ServerUnreachable",
     "SyncBatch",
+    "SyncBatches",
+    "SyncMessage",
     "Task",
     "TaskTimeout",
     "WalrqError",
@@ -63,7 +65,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "walrq.client.blocking": ("Client", "Consumer", "SyncBatch", "connect"),
+    "walrq.client.blocking": ("Client", "Consumer", "PushStream", "SyncBatch", "SyncBatches", "SyncMessage", "connect"),
     "walrq.client.config": ("ClientConfig",),
     "walrq.client.failures": ("BatchError", "EntryFailure", "ServerUnreachable"),
     "walrq.client.messages": ("Batch", "Message", "MessageIds", "NewMessage", "Seen"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from walrq.client.asynchronous import AsyncBatch, Client, Consumer
-from walrq.client.config import ClientConfig, configure, parse_url
+from walrq.client.config import ClientConfig, resolve
 
 __all__ = ["AsyncBatch", "Client", "ClientConfig", "Consumer", "connect"]
 
@@ -20,12 +20,12 @@ def connect(url: str | None = None, config: ClientConfig | None = None, **change
     """A client to be entered with `async with`, which connects it.
 
     Args:
-        url: `walrq://host:port[,host2:port2]`; None = the variable WALRQ_SERVER, else
-            walrq://127.0.0.1:50051.
+        url: `walrq://host:port[,host2:port2][/?timeout_s=5&window=64]`; None = the variable WALRQ_SERVER, else
+            walrq://127.0.0.1:50051. What it sets goes before `config`.
         config: how it behaves.
-        **changes: single values of `ClientConfig`, such as `timeout_s=5`.
+        **changes: single values of `ClientConfig`, such as `timeout_s=5`; they go before all others.
 
     Raises:
         ConfigError: the address or a value cannot be used.
     """
-    return Client(parse_url(url), configure(config, changes))
+    return Client(*resolve(url, config, changes))
