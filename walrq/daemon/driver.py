@@ -160,7 +160,8 @@ class Driver:
         self._conclude(broker, batch)
         if self._writing or not self._replica.has_work:
             return
-        if self._inline:
+        if self._inline or not self.persister.running:
+            # While the node ends the thread may be gone already: what it was handed now would never be written.
             self._stirred.set()
         else:
             self._begin(broker)
