@@ -151,11 +151,13 @@ EXTRA: dict[str, frozenset[str]] = {
     # Peers speak in Raft's messages; there is no second vocabulary for the same thing.
     "walrq.protocol.peer": frozenset({"walrq.raft.messages"}),
 }
-EXTRA_STANDARD: dict[str, frozenset[str]] = {
+EXTRA_LIBRARIES: dict[str, frozenset[str]] = {
     # The real disk draws the identity of a new data directory; the simulated disk, in its place, computes it.
     "walrq.storage.disk": frozenset({"uuid"}),
     # Bodies are read in threads beside the driver; a lock around their cache changes no outcome.
     "walrq.replica": frozenset({"threading"}),
+    # A call waits in the way that costs its event loop least.
+    "walrq.client.parking": frozenset({"asyncio", "trio"}),
 }
 # The oracle is a second opinion: it may know the words, never the machine.
 ORACLE_MAY_SEE_OF_QUEUES = frozenset({"walrq.queues.commands", "walrq.queues.effects"})
@@ -235,9 +237,9 @@ def violations(module: Module) -> list[str]:
             if not within(name, layer.walrq | own | EXTRA.get(module.name, frozenset())):
                 found.append(f"{where}: {module.layer} may not import {name}")
         elif top in sys.stdlib_module_names:
-            if top in layer.forbidden - EXTRA_STANDARD.get(module.name, frozenset()):
+            if top in layer.forbidden - EXTRA_LIBRARIES.get(module.name, frozenset()):
                 found.append(f"{where}: {module.layer} may not import {name}")
-        elif top not in layer.third_party:
+        elif top not in layer.third_party | EXTRA_LIBRARIES.get(module.name, frozenset()):
             found.append(f"{where}: {module.layer} may not import the library {name}")
     return found
 

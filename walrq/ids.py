@@ -40,6 +40,9 @@ _CHECK_BYTES: Final = 8
 
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _DECODE: Final = {c: i for i, c in enumerate(_ALPHABET)}
+# Two characters at a time: an id is formatted for every push that returns.
+_PAIRS: Final = [first + second for first in _ALPHABET for second in _ALPHABET]
+_LOW_70: Final = (1 << 70) - 1
 
 
 def fnv1a64(data: bytes) -> int:
@@ -114,7 +117,13 @@ def id_parts(identifier: int) -> tuple[int, int, int]:
 
 def format_id(identifier: int) -> str:
     """The 26-character ULID text (Crockford base 32) of a 128-bit id."""
-    return "".join(_ALPHABET[identifier >> shift & 31] for shift in range(125, -1, -5))
+    two = _PAIRS
+    high, low = identifier >> 70, identifier & _LOW_70
+    return (
+        f"{two[high >> 50]}{two[high >> 40 & 1023]}{two[high >> 30 & 1023]}{two[high >> 20 & 1023]}"
+        f"{two[high >> 10 & 1023]}{two[high & 1023]}{two[low >> 60]}{two[low >> 50 & 1023]}{two[low >> 40 & 1023]}"
+        f"{two[low >> 30 & 1023]}{two[low >> 20 & 1023]}{two[low >> 10 & 1023]}{two[low & 1023]}"
+    )
 
 
 def parse_id(text: str) -> int:

@@ -29,6 +29,7 @@ from walrq.client.config import ClientConfig, Endpoint
 from walrq.client.exchange import Call, Exchange, Link
 from walrq.client.merging import Lane, Merger, Share
 from walrq.client.operations import Settlement
+from walrq.client.parking import Park, parking
 from walrq.errors import LocalProtocolError, RemoteProtocolError, WalrqError
 
 C = TypeVar("C")
@@ -67,6 +68,7 @@ class Carrier:
         # What consumers leased and did not hand out; anybody may leave it here, a finalizer too.
         self.left_over: list[Settlement] = []
         self._tasks: anyio.abc.TaskGroup | None = None
+        self._park: Park
         self._life = anyio.CancelScope(shield=True)
 
     # --- life -----------------------------------------------------------------------------------------------
@@ -75,6 +77,7 @@ class Carrier:
         if self._tasks is not None:
             raise LocalProtocolError("a client is entered once; make another with walrq.aio.connect")
         self.closed = False
+        self._park = parking()
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
         try:
@@ -337,10 +340,8 @@ class Carrier:
     async def shared(self, share: Share[C, R]) -> R:
         """Wait for a caller's part of a shared call; raises what the server or the time-out says."""
         if not share.finished:
-            event = anyio.Event()
-            share.waiter = event.set
             try:
-                await event.wait()
+                await self._park(share)
             except BaseException:
                 self.merger.abandon(share, time.monotonic())
                 self._wake_writer()
@@ -356,10 +357,8 @@ class Carrier:
             WalrqError: what the server or the time-out says.
         """
         if not call.finished:
-            event = anyio.Event()
-            call.waiter = event.set
             try:
-                await event.wait()
+                await self._park(call)
             except BaseException:
                 self.exchange.abandon(call, time.monotonic())
                 self._wake_writer()

@@ -1,9 +1,10 @@
 """Concurrent single calls travel together: what group commit is to the disk, for the wire.
 
 A caller's call is a `Share` of a request that several callers make together. Calls that may travel together are of
-one `Lane` (same operation, queue and options). A lane sends what has gathered when nothing of it is under way, so a
-lonely caller waits for nobody, and the more callers there are the larger the batches become. Polls that wait for
-messages are not held back behind one another: only those asked in the same turn travel together.
+one `Lane` (same operation, queue and options). A lane sends what has gathered in a turn of the loop, and holds back
+what comes while two of its requests are under way: a lonely caller waits for nobody, and the more callers there are
+the larger the batches become. Polls that wait for messages are not held back behind one another: only those asked in
+the same turn travel together.
 
 What is shared is divided again here: ids of a push, messages of a poll, codes of a settlement. What belongs to one
 caller alone stays its own:
@@ -39,6 +40,9 @@ R = TypeVar("R")
 
 # Lanes without a call are kept for the next one, as long as they are few: `deliver_at` makes one per moment.
 IDLE_LANES_MAX: Final = 64
+# Requests of one lane under way before the next callers are held back. With one, callers that answer each other fall
+# into as many groups as there are lanes; with two they soon move as one.
+FLYING_MAX: Final = 2
 
 
 class Share(Generic[C, R]):
@@ -350,7 +354,7 @@ class Merger:
             return
         self._stirred = []
         for lane in stirred:
-            while lane.waiting and not (lane.flying and lane.holds):
+            while lane.waiting and (lane.flying < FLYING_MAX or not lane.holds):
                 self._send(lane, lane.take(), now)
 
     def _send(self, lane: AnyLane, shares: list[AnyShare], now: float) -> None:
