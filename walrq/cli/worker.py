@@ -98,7 +98,7 @@ def load(application: str) -> Worker:
     if len(workers) == 1:
         return _worker(module, workers[0])
     if not workers:
-        raise click.UsageError(f"module {name!r} has no walrq.Worker at its top level: worker = walrq.Worker()")
+        raise click.UsageError(f"module {name!r} has no worker; write worker = walrq.Worker() at its top level")
     raise click.UsageError(f"module {name!r} has several workers: {_written(name, workers)}")
 
 
@@ -167,7 +167,9 @@ def _worker(module: ModuleType, attribute: str) -> Worker:
 def _there(module: ModuleType) -> str:
     workers = _workers(module)
     return (
-        f"there is {_written(module.__name__, workers)}" if workers else "there is no worker: worker = walrq.Worker()"
+        f"there is {_written(module.__name__, workers)}"
+        if workers
+        else "write worker = walrq.Worker() at its top level"
     )
 
 
