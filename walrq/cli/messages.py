@@ -1,4 +1,4 @@
-"""Commands on messages: push poll ack nack touch peek cancel reschedule move."""
+"""Commands on messages: push poll ack nack touch peek tail cancel reschedule move."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
@@ -44,6 +44,8 @@ _count = click.IntRange(min=1)
 @queue_argument
 @click.argument("payloads", metavar="[PAYLOAD]...", nargs=-1)
 @click.option("--lines", metavar="FILE", help="Push every line of FILE; - reads standard input.")
+@click.option("--json-lines", metavar="FILE", help="Push a JSON object per line, each with options of its own; - too.")
+@click.option("--stdin", "whole", is_flag=True, help="Push standard input as one message.")
 @click.option(
     "--delay", type=seconds, metavar="TIME", help="Time until they can be polled, like 30, 1.5, 250ms, 5m, 2h, 1d."
 )
@@ -51,6 +53,11 @@ _count = click.IntRange(min=1)
 @click.option("--group", metavar="KEY", help="Messages of one group are handed out one after the other.")
 @click.option("--ttl", type=seconds, metavar="TIME", help="Drop them when they are not done by then.")
 @click.option("--dedup-id", metavar="ID", help="A second push with this id changes nothing (one payload only).")
+@click.option(
+    "--header", "headers", metavar="NAME=VALUE", multiple=True, help="Travels with the payload; may be repeated."
+)
+@click.option("--at", metavar="WHEN", help="Moment from which they can be polled: ISO 8601, or seconds since 1970.")
+@click.option("--max-attempts", metavar="N", type=_count, help="Failures before they are dead.  [the queue's setting]")
 @json_option
 @server_option
 def push(
@@ -62,40 +69,80 @@ def push(
     group: str | None,
     ttl: float | None,
     dedup_id: str | None,
+    headers: tuple[str, ...],
+    at: str | None,
+    max_attempts: int | None,
+    json_lines: str | None,
+    whole: bool,
     as_json: bool,
     server: str | None,
 ) -> None:
     """Append messages to QUEUE; they are durable when the command ends.
 
-    Prints their ids, with --lines their number.
+    Prints their ids, with --lines and --json-lines their number. A JSON line is an object with payload (or
+    payload_base64, or json: any value), and what it likes of headers, group, dedup_id, priority, delay, ttl,
+    deliver_at, max_attempts; the options of the command are for lines that do not say. Lines of `walrq poll
+    --json`, `peek` and `tail` fit.
     """
-    options: dict[str, Any] = {"delay": delay, "priority": priority, "group": group, "ttl": ttl}
-    if lines is not None:
-        if payloads or dedup_id is not None:
-            raise click.UsageError("--lines goes neither with payloads nor with --dedup-id")
-        from walrq.cli.feed import push_lines
+    if delay is not None and at is not None:
+        raise click.UsageError("give --delay or --at, not both")
+    options: dict[str, Any] = {
+        "delay": delay,
+        "priority": priority,
+        "group": group,
+        "ttl": ttl,
+        "deliver_at": None if at is None else moment(at),
+        "max_attempts": max_attempts,
+    }
+    named = _headers(headers)
+    sources = [bool(payloads), lines is not None, json_lines is not None, whole]
+    if sum(sources) > 1:
+        raise click.UsageError("give payloads, --lines, --json-lines or --stdin: one of them")
+    if lines is not None or json_lines is not None:
+        if dedup_id is not None:
+            raise click.UsageError("--dedup-id goes with one payload; a JSON line may have a dedup_id of its own")
+        from walrq.cli import feed
 
-        push_lines(server, queue, lines, options, as_json=as_json)
+        options["headers"] = named
+        if lines is not None:
+            feed.push_lines(server, queue, lines, options, as_json=as_json)
+        else:
+            feed.push_lines(server, queue, json_lines or "-", options, as_json=as_json, as_objects=True)
         return
-    if not payloads:
-        piped = "" if sys.stdin.isatty() else "; --lines - reads what is piped in"
+    if not any(sources):
+        piped = "" if sys.stdin.isatty() else "; --lines - reads what is piped in, --stdin takes it as one message"
         raise click.UsageError(f"give at least one PAYLOAD, or --lines FILE{piped}")
     if dedup_id is not None and len(payloads) > 1:
         raise click.UsageError("--dedup-id goes with one payload")
     # An argument that is no UTF-8 arrives in Python with surrogates in it: the bytes typed are the bytes
     # sent.
     data = [payload.encode(errors="surrogateescape") for payload in payloads]
+    if whole:
+        data = [sys.stdin.buffer.read()]
     ids: Iterable[str]
     with open_client(server) as client:
         if len(data) == 1:
-            ids = [client.push(queue, data[0], dedup_id=dedup_id, **options)]
+            ids = [client.push(queue, data[0], dedup_id=dedup_id, headers=named, **options)]
         else:
-            ids = client.push_batch(queue, data, **options)
+            from walrq.client.messages import NewMessage
+
+            ids = client.push_batch(queue, [NewMessage(each, named) for each in data] if named else data, **options)
     for each in ids:
         if as_json:
             output.json_line({"queue": queue, "message_id": each})
         else:
             print(each)
+
+
+def _headers(texts: Sequence[str]) -> dict[str, str] | None:
+    """The headers in several `NAME=VALUE`; None when there are none."""
+    found = {}
+    for text in texts:
+        name, equals, given = text.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{text!r} is not of the form NAME=VALUE", param_hint="--header")
+        found[name] = given
+    return found or None
 
 
 # --- out ----------------------------------------------------------------------------------------------------
@@ -309,15 +356,34 @@ def _receipts(arguments: Sequence[str]) -> Iterator[tuple[str, str, str]]:
 
 @click.command(epilog=example("walrq poll mail --json | walrq ack -"))
 @_receipt_arguments
+@json_option
 @server_option
-def ack(receipt: tuple[str, ...], server: str | None) -> None:
+def ack(receipt: tuple[str, ...], as_json: bool, server: str | None) -> int:
     """Messages are done: take them off the queue for good.
 
-    Name one as `walrq poll --json` printed it, or give - to read its lines from standard input.
+    Name one as `walrq poll --json` printed it, or give - to read its lines from standard input. Exit status 4
+    when the lease of one was over before; the others are done.
     """
     with open_client(server) as client:
-        for queue, message_id, handle in _receipts(receipt):
-            client.ack(queue, message_id, handle)
+        return _each(receipt, as_json, "acked", client.ack)
+
+
+def _each(receipt: Sequence[str], as_json: bool, done: str, act: Callable[[str, str, str], None]) -> int:
+    """Settle each; those whose lease was over are named, and the others go on."""
+    from walrq.errors import ERRORS, Code, ReceiptExpired, ReceiptInvalid
+
+    status = 0
+    for queue, message_id, handle in _receipts(receipt):
+        outcome = done
+        try:
+            act(queue, message_id, handle)
+        except (ReceiptExpired, ReceiptInvalid) as error:
+            outcome, status = "expired", ERRORS[Code.RECEIPT_EXPIRED].exit
+            print(f"walrq: {message_id}: {error.text}", file=sys.stderr)
+        if as_json:
+            output.json_line({"queue": queue, "message_id": message_id, "outcome": outcome})
+            sys.stdout.flush()
+    return status
 
 
 @click.command(epilog=example("walrq poll mail --json | walrq nack - --delay 5m --error 'no route'"))
@@ -332,18 +398,24 @@ def ack(receipt: tuple[str, ...], server: str | None) -> None:
     "--delay", type=seconds, metavar="TIME", help="Time until the next attempt, with fail only.  [the queue's back-off]"
 )
 @click.option("--error", metavar="TEXT", help="Why; kept in the death report.")
+@json_option
 @server_option
 def nack(
     receipt: tuple[str, ...],
     mode: Literal["release", "fail", "reject"],
     delay: float | None,
     error: str | None,
+    as_json: bool,
     server: str | None,
-) -> None:
-    """Messages were not done; they are named as for `walrq ack`."""
+) -> int:
+    """Messages were not done; they are named, and the exit status is, as for `walrq ack`."""
+    done = {"release": "released", "fail": "failed", "reject": "rejected"}[mode]
     with open_client(server) as client:
-        for queue, message_id, handle in _receipts(receipt):
+
+        def act(queue: str, message_id: str, handle: str) -> None:
             client.nack(queue, mode, delay, error, message_id=message_id, receipt_handle=handle)
+
+        return _each(receipt, as_json, done, act)
 
 
 @click.command(epilog=example("walrq poll mail --json | walrq touch - --visibility 10m"))
@@ -351,12 +423,16 @@ def nack(
 @click.option(
     "--visibility", type=seconds, metavar="TIME", required=True, help="Time from now until the lease ends, like 10m."
 )
+@json_option
 @server_option
-def touch(receipt: tuple[str, ...], visibility: float, server: str | None) -> None:
-    """Keep messages leased for longer; they are named as for `walrq ack`."""
+def touch(receipt: tuple[str, ...], visibility: float, as_json: bool, server: str | None) -> int:
+    """Keep messages leased for longer; they are named, and the exit status is, as for `walrq ack`."""
     with open_client(server) as client:
-        for queue, message_id, handle in _receipts(receipt):
+
+        def act(queue: str, message_id: str, handle: str) -> None:
             client.touch(queue, visibility, message_id=message_id, receipt_handle=handle)
+
+        return _each(receipt, as_json, "touched", act)
 
 
 # --- pending ------------------------------------------------------------------------------------------------
@@ -501,14 +577,14 @@ def reschedule(
     """Let a message that nobody has leased become due at another time."""
     if (at is None) == (in_ is None):
         raise click.UsageError("give either --at or --in")
-    when = _moment(at) if at is not None else time.time() + (in_ or 0.0)
+    when = moment(at) if at is not None else time.time() + (in_ or 0.0)
     with open_client(server) as client:
         outcome = client.reschedule(queue, message_id, when)
     return _report([message_id], [outcome], as_json, "rescheduled")
 
 
-def _moment(text: str) -> float:
-    """Seconds since 1970."""
+def moment(text: str | float) -> float:
+    """Seconds since 1970 from ISO 8601 or a number; a usage error for anything else."""
     from datetime import datetime
 
     try:
@@ -516,7 +592,7 @@ def _moment(text: str) -> float:
     except ValueError:
         pass  # then it is a date
     try:
-        at = datetime.fromisoformat(text)
+        at = datetime.fromisoformat(str(text))
     except ValueError:
         raise click.UsageError(f"{text!r} is neither ISO 8601 nor a number of seconds") from None
     if at.tzinfo is None:

@@ -34,7 +34,7 @@ def _value(info: QueueInfo) -> dict[str, Any]:
 
 
 def _row(info: QueueInfo) -> tuple[Any, ...]:
-    paused = " (paused)" if info.settings.get("paused") and sys.stdout.isatty() else ""
+    paused = " (paused)" if info.settings.get("paused") and output.for_people() else ""
     return (info.name + paused, *(getattr(info, name) for name in COUNTS))
 
 
@@ -74,73 +74,86 @@ def show(queue: str, as_json: bool, server: str | None) -> None:
     output.table(("what", "value"), rows)
 
 
-def _say_set(queue: str, count: int) -> None:
-    print(f"{queue} is there" if not count else f"set {count} setting{'' if count == 1 else 's'} of {queue}")
+def _say_set(queue: str, changes: dict[str, Any], as_json: bool) -> None:
+    count = len(changes)
+    said = f"set {count} setting{'' if count == 1 else 's'} of {queue}" if count else f"{queue} is there"
+    _say(said, {"queue": queue, "set": changes}, as_json)
+
+
+def _say(said: str, value: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        output.json_line(value)
+    else:
+        print(said)
 
 
 @queue.command(epilog=example("walrq queue create mail max_deliveries=5"))
 @queue_argument
 @click.argument("given", metavar="[NAME=VALUE]...", nargs=-1)
+@json_option
 @server_option
-def create(queue: str, given: tuple[str, ...], server: str | None) -> None:
+def create(queue: str, given: tuple[str, ...], as_json: bool, server: str | None) -> None:
     """Create QUEUE, or change these settings if it is there already."""
     changes = settings(given)
     with open_client(server) as client:
         client.create_queue(queue, **changes)
-    print(
-        f"set {len(changes)} setting{'' if len(changes) == 1 else 's'} of {queue}" if changes else f"{queue} is there"
-    )
+    _say_set(queue, changes, as_json)
 
 
 @queue.command("set", epilog=example("walrq queue set mail visibility_ms=60000 max_length=none"))
 @queue_argument
 @click.argument("given", metavar="NAME=VALUE...", nargs=-1, required=True)
+@json_option
 @server_option
-def change(queue: str, given: tuple[str, ...], server: str | None) -> None:
+def change(queue: str, given: tuple[str, ...], as_json: bool, server: str | None) -> None:
     """Change settings of QUEUE. `walrq queue show QUEUE` lists them all; times may be written as 5s, 5m or 1h."""
     changes = settings(given)
     with open_client(server) as client:
         client.set_queue(queue, **changes)
-    _say_set(queue, len(changes))
+    _say_set(queue, changes, as_json)
 
 
 @queue.command(epilog=example("walrq queue pause mail"))
 @queue_argument
+@json_option
 @server_option
-def pause(queue: str, server: str | None) -> None:
+def pause(queue: str, as_json: bool, server: str | None) -> None:
     """Let polls of QUEUE get nothing; pushes go on."""
     with open_client(server) as client:
         client.pause_queue(queue)
-    print(f"paused {queue}")
+    _say(f"paused {queue}", {"queue": queue, "paused": True}, as_json)
 
 
 @queue.command(epilog=example("walrq queue resume mail"))
 @queue_argument
+@json_option
 @server_option
-def resume(queue: str, server: str | None) -> None:
+def resume(queue: str, as_json: bool, server: str | None) -> None:
     """End a pause of QUEUE."""
     with open_client(server) as client:
         client.resume_queue(queue)
-    print(f"resumed {queue}")
+    _say(f"resumed {queue}", {"queue": queue, "paused": False}, as_json)
 
 
 @queue.command(epilog=example("walrq queue purge mail --yes"))
 @queue_argument
 @yes_option
+@json_option
 @server_option
-def purge(queue: str, yes: bool, server: str | None) -> None:
+def purge(queue: str, yes: bool, as_json: bool, server: str | None) -> None:
     """Remove all messages of QUEUE, leased ones too; its settings stay."""
     confirm(f"Remove all messages of {queue}?", yes)
     with open_client(server) as client:
         count = client.purge_queue(queue)
-    print(f"removed {count}")
+    _say(f"removed {count}", {"queue": queue, "removed": count}, as_json)
 
 
 @queue.command(epilog=example("walrq queue delete mail --yes"))
 @queue_argument
 @yes_option
+@json_option
 @server_option
-def delete(queue: str, yes: bool, server: str | None) -> None:
+def delete(queue: str, yes: bool, as_json: bool, server: str | None) -> None:
     """Remove QUEUE and all that is in it."""
     if not yes:
         with open_client(server, session=False) as client:
@@ -148,7 +161,8 @@ def delete(queue: str, yes: bool, server: str | None) -> None:
     confirm(f"Delete {queue} and all that is in it?", yes)
     with open_client(server) as client:
         count = client.delete_queue(queue)
-    print(f"deleted {queue} with {count} message{'' if count == 1 else 's'}")
+    said = f"deleted {queue} with {count} message{'' if count == 1 else 's'}"
+    _say(said, {"queue": queue, "deleted": True, "removed": count}, as_json)
 
 
 @click.command(epilog=example("walrq stats --json"))
