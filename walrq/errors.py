@@ -80,7 +80,7 @@ class WalrqError(Exception):
 
     def __init__(self, text: str = "", /, **details: Any) -> None:
         super().__init__(text or type(self).__name__)
-        self.text = text or type(self).__name__
+        self.text: str = text or type(self).__name__
         self.details: Mapping[str, Any] = details
 
     @property

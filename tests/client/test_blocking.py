@@ -43,7 +43,7 @@ def test_both_faces_have_the_same_methods() -> None:
 
     # Entering `aio.Client` connects it and leaving closes it; pipelining needs no method where tasks are
     # cheap.
-    only_blocking = {"open", "close", "push_stream"}
+    only_blocking = {"open", "close", "begin", "end", "push_stream"}
     blocking = methods(walrq.Client)
 
     assert methods(aio.Client) == {name: blocking[name] for name in blocking if name not in only_blocking}

@@ -606,7 +606,7 @@ class PushStream:
         self._group = group
         self._options = options
         self._calls: deque[Call] = deque()
-        self.pushed = 0
+        self.pushed: int = 0
 
     def push(self, messages: api.Columns | Iterable[Payload | NewMessage]) -> None:
         """Send one more batch; waits for the oldest when too many are under way.

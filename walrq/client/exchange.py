@@ -75,6 +75,8 @@ RENEW_SPAN: Final = SESSION_WINDOW_MAX // 4
 SPAN_MAX: Final = SESSION_WINDOW_MAX // 2
 # "Outcome unknown" from the state machine does not change by asking again; from a node in trouble it may.
 UNKNOWN_TRIES_MAX: Final = 3
+# What to do about an error that leaves the outcome open.
+LOOK_FIRST: Final = "Look before you ask again; a push with a dedup_id may be repeated without looking"
 
 
 class Stage(enum.IntEnum):
@@ -122,24 +124,24 @@ class Call:
     )
 
     def __init__(self, request: api.Request, deadline: float, *, sequenced: bool) -> None:
-        self.request = request
-        self.deadline = deadline
-        self.sequenced = sequenced
-        self.parks = type(request) is api.Poll and request.wait_ms > 0
-        self.waits_until = 0.0
-        self.stage = Stage.WAITING
-        self.id = 0
+        self.request: api.Request = request
+        self.deadline: float = deadline
+        self.sequenced: bool = sequenced
+        self.parks: bool = type(request) is api.Poll and request.wait_ms > 0
+        self.waits_until: float = 0.0
+        self.stage: Stage = Stage.WAITING
+        self.id: int = 0
         self.session: int | None = None
         self.sequence: int | None = None
-        self.sends = 0
-        self.sent_at = 0.0
-        self.tries = 0
-        self.due = 0.0
+        self.sends: int = 0
+        self.sent_at: float = 0.0
+        self.tries: int = 0
+        self.due: float = 0.0
         self.refusal: WalrqError | None = None
         self.reply: api.Reply | None = None
         self.error: WalrqError | None = None
         self.waiter: Callable[[], object] | None = None
-        self.wanted = True
+        self.wanted: bool = True
 
     @property
     def finished(self) -> bool:
@@ -403,7 +405,7 @@ class Exchange:
                 call.stage = Stage.WAITING
                 again.append(call)
             else:
-                self._finish(call, error=ConnectionLost("the connection broke before the answer came"))
+                self._finish(call, error=ConnectionLost(f"the connection broke before the answer came. {LOOK_FIRST}"))
         # Order of sequence, so that a producer's batches keep their order; before those that were never sent.
         again.sort(key=lambda call: (call.sequence or 0, call.id))
         self._again.extendleft(reversed(again))
@@ -459,7 +461,8 @@ class Exchange:
             self._finish(
                 call,
                 error=SessionEnded(
-                    "the session ended while the request was being retried: it may have taken effect or not"
+                    "the session ended while the request was being retried: it may have taken effect or not."
+                    f" {LOOK_FIRST}"
                 ),
             )
 
@@ -531,9 +534,9 @@ class Exchange:
         self._resting.append(call)
 
     def pause_s(self, tries: int, retry_after_ms: object = None) -> float:
-        """Back-off before try number `tries + 1`: doubling, bounded, spread; at least what the server asked
+        """Back-off before try number `tries + 1`: growing, bounded, spread; at least what the server asked
         for."""
-        pause = min(self.config.retry_max_s, self.config.retry_first_s * 2.0 ** min(tries - 1, 30))
+        pause = self.config.backoff_s(tries)
         if isinstance(retry_after_ms, int):
             pause = max(pause, min(retry_after_ms / 1000, self.config.retry_max_s))
         return pause * self.rng.uniform(0.5, 1.0)
@@ -582,10 +585,14 @@ class Exchange:
         if call is None or not call.sends:
             if call is not None and call.refusal is not None:
                 return call.refusal
-            return self.refused or ServerUnreachable("no server answered in time; the request was not sent")
+            return self.refused or ServerUnreachable(
+                "no server answered in time; the request was not sent. Is the node up, and the address right?"
+            )
         if self.link is Link.UP:
-            return ReplyTimeout("no reply came in time: the request may have taken effect or not")
-        return ConnectionLost("the connection broke and no server answered in time: the outcome is unknown")
+            return ReplyTimeout(f"no reply came in time: the request may have taken effect or not. {LOOK_FIRST}")
+        return ConnectionLost(
+            f"the connection broke and no server answered in time: the request may have taken effect or not. {LOOK_FIRST}"
+        )
 
     def _unfinished(self) -> Iterator[Call]:
         for calls in (self._flying.values(), self._waiting, self._again, self._resting):

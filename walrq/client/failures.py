@@ -51,9 +51,9 @@ class BatchError(WalrqError):
     """
 
     def __init__(self, failures: Sequence[EntryFailure], succeeded: int, results: Sequence[str | None] = ()) -> None:
-        self.failures = tuple(failures)
-        self.succeeded = succeeded
-        self.results = results
+        self.failures: tuple[EntryFailure, ...] = tuple(failures)
+        self.succeeded: int = succeeded
+        self.results: Sequence[str | None] = results
         super().__init__(self._summary(), failed=self.failed, succeeded=succeeded)
 
     def _summary(self) -> str:

@@ -15,7 +15,7 @@ import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar, overload
+from typing import Any, ClassVar, TypeVar, overload
 
 import attrs
 
@@ -118,7 +118,7 @@ class MessageIds(Sequence[str]):
             return list(self) == list(other)
         return NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # equal to lists, which have none
+    __hash__: ClassVar[None]  # type: ignore[assignment]  # equal to lists, which have none; __eq__ takes it away
 
     def __repr__(self) -> str:
         if not self._count:

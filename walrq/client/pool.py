@@ -33,7 +33,7 @@ class Pool:
 
     def __init__(self, endpoints: Sequence[Endpoint], config: ClientConfig) -> None:
         """Nothing is connected yet: see `open`."""
-        self.config = config
+        self.config: ClientConfig = config
         self._pumps = tuple([Pump(endpoints, config) for _ in range(config.pool)])
         self._turns = itertools.count()
         self._given = threading.local()
