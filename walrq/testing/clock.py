@@ -84,6 +84,7 @@ class MovableClock(Clock):
 
     Attributes:
         offset: seconds that it is ahead of real time; only `advance` changes it.
+        advanced: seconds by which it was advanced in all.
         patience_s: real seconds that `advance` waits at one moment for what is due there.
     """
 
@@ -93,6 +94,7 @@ class MovableClock(Clock):
 
     def __init__(self, *, patience_s: float = PATIENCE_S) -> None:
         self.offset = 0.0
+        self.advanced = 0.0
         self.patience_s = patience_s
         # The wall clock runs at the rate of the monotonic one, so that they never disagree about how much has passed.
         self._epoch = time.time() - time.monotonic()
@@ -189,7 +191,7 @@ class MovableClock(Clock):
             raise InvalidArgument(f"seconds is {seconds}, it must be a finite number, 0 or more", field="seconds")
         with self._moving:
             self._forget_own_thread()
-            now = self.monotonic()
+            start = now = self.monotonic()
             target = now + seconds
             try:
                 self._stands_at = now
@@ -202,6 +204,7 @@ class MovableClock(Clock):
             finally:
                 self._stand_at(now)
                 self._stands_at = None
+                self.advanced += now - start
 
     async def advance_async(self, seconds: float) -> None:
         """`advance`, for a coroutine under trio or asyncio: other tasks run meanwhile."""

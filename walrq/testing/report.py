@@ -23,7 +23,7 @@ def describe(server: Server) -> str:
         queues, state = [], error.text
     lines = [
         f"server  {server.url} ({state})",
-        f"clock   {server.clock.now:%Y-%m-%d %H:%M:%S} UTC, {server.clock.offset:.3f} s ahead of real time",
+        f"clock   {server.clock.now:%Y-%m-%d %H:%M:%S} UTC, advanced by {server.clock.advanced:.12g} s",
         f"seed    {server.seed}",
     ]
     notes = server.faults.notes[-_NOTES_SHOWN_MAX:]

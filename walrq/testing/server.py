@@ -120,20 +120,28 @@ class Server:
 
         Args:
             clock: None = a new one.
-            settings: of the daemon's `Config`, such as `auto_create=False`.
+            settings: of the daemon, such as `auto_create=False`.
+
+        Raises:
+            ConfigError: an unknown setting, or a value out of range.
         """
         self.clock = clock or MovableClock()
         self.seed = seed
-        self._inner = SimDisk(seed=seed)
+        settings.setdefault("max_wal_segment_size", SEGMENT_BYTES_MIN)
+        config = Config.load({"data_dir": "data", **settings})
+        # Bound through all lives, so that nobody else gets the port while the node is down.
         self._holder: socket.socket | None = listener.bind(HOST, 0)
         self.address = listener.address_of(self._holder)
         self.url = f"walrq://{self.address}"
+        self._port = int(self.address.rpartition(":")[2])
         if not sys.platform.startswith("linux"):
-            # Elsewhere nobody else may bind what is bound: the port is kept by luck between two lives.
+            # Elsewhere what is bound cannot be bound again, also by its owner.
             self._holder.close()
-        self._port = self._holder_port()
-        settings.setdefault("max_wal_segment_size", SEGMENT_BYTES_MIN)
-        self.config = Config(data_dir="data", listen=(HOST, self._port), **settings)
+            self._holder = None
+        self.config = attrs.evolve(config, listen=(HOST, self._port))
+        self._inner = SimDisk(seed=seed)
+        self._sync_s = 0.0
+        self._full = False
         self.faults = Faults(self)
         self.wire = Wire(self.faults.note, self._crash_from_wire)
         self._clients: list[Client] = []
@@ -150,12 +158,9 @@ class Server:
             self._up.result(ANSWER_S_MAX)
         except BaseException:
             self._thread.join(ANSWER_S_MAX)
-            self._holder.close()
+            self._give_port_up()
             raise
         self.clock.attach(self)
-
-    def _holder_port(self) -> int:
-        return int(self.address.rpartition(":")[2])
 
     # --- clients --------------------------------------------------------------------------------------------
     def connect(self, **changes: Any) -> Client:
@@ -176,17 +181,22 @@ class Server:
 
     # --- what can be seen -----------------------------------------------------------------------------------
     @property
+    def node(self) -> Node | None:
+        """The running node's parts, for a look inside while nothing happens; None while it is down."""
+        life = self._life
+        return life.node if life is not None else None
+
+    @property
     def running(self) -> bool:
         """Whether the node is up."""
-        life = self._life
-        return life is not None and life.node is not None
+        return self.node is not None
 
     def queues(self) -> list[api.QueueInfo]:
         """Counts of all queues, by name; none while the node is down. No client is needed."""
         return self._ask(self._queues)
 
     async def _queues(self) -> list[api.QueueInfo]:
-        node = self._life.node if self._life is not None else None
+        node = self.node
         if node is None:
             return []
         machine = node.replica.machine
@@ -232,12 +242,15 @@ class Server:
             self._thread.join(ANSWER_S_MAX)
             if self._thread.is_alive():
                 raise InternalError(f"the thread {self._thread.name} does not end")
-        if self._holder is not None:
-            self._holder.close()
-            self._holder = None
+        self._give_port_up()
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
+
+    def _give_port_up(self) -> None:
+        if self._holder is not None:
+            self._holder.close()
+            self._holder = None
 
     def __enter__(self) -> Self:
         return self
@@ -279,7 +292,7 @@ class Server:
         node.driver.wake()
 
     async def _is_full(self) -> bool | None:
-        node = self._life.node if self._life is not None else None
+        node = self.node
         return True if node is None or not node.broker.pushes_allowed else None
 
     async def _make_room(self) -> None:
@@ -291,9 +304,6 @@ class Server:
         life.disk.full = False
         await trio.to_thread.run_sync(node.storage.replenish)
         node.broker.pushes_allowed = node.storage.space.pushes_allowed
-
-    _sync_s = 0.0
-    _full = False
 
     # --- the clock's side -----------------------------------------------------------------------------------
     def settle(self, give_up_at: float) -> Settled:
@@ -436,7 +446,7 @@ class Server:
             self._nursery.start_soon(self._start)
 
     async def _delete_all(self) -> None:
-        node = self._life.node if self._life is not None else None
+        node = self.node
         if node is None:
             return
         while node.replica.machine.queues:
