@@ -591,7 +591,8 @@ class Exchange:
         if self.link is Link.UP:
             return ReplyTimeout(f"no reply came in time: the request may have taken effect or not. {LOOK_FIRST}")
         return ConnectionLost(
-            f"the connection broke and no server answered in time: the request may have taken effect or not. {LOOK_FIRST}"
+            "the connection broke and no server answered in time: the request may have taken effect or not."
+            f" {LOOK_FIRST}"
         )
 
     def _unfinished(self) -> Iterator[Call]:
