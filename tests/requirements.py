@@ -36,6 +36,7 @@ def _module(name: str) -> Callable[[], bool]:
 # name -> (is it here?, what to do about it)
 THINGS: dict[str, tuple[Callable[[], bool], str]] = {
     "chromium": (_program("chromium", "chromium-browser", "google-chrome"), "install a headless Chromium"),
+    "bash": (_program("bash"), "install bash, for its completion"),
     "epoll": (lambda: hasattr(select, "epoll"), "the batched reactor runs on Linux only"),
     "faketime": (_program("faketime"), "install libfaketime with its faketime program"),
     "fuse": (lambda: os.path.exists("/dev/fuse") and _module("pyfuse3")(), "install pyfuse3 and load fuse"),

@@ -14,7 +14,11 @@ from walrq.cli.app import app
 def commands(group: click.Group, path: str = "walrq") -> Iterator[tuple[str, click.Command]]:
     """Every command and group with the words that call it."""
     yield path, group
-    for name, command in sorted(group.commands.items()):
+    context = click.Context(group)
+    for name in sorted(group.list_commands(context)):
+        command = group.get_command(context, name)
+        assert command is not None, f"{path} {name} is in no COMMANDS"
+        assert name == command.name
         if isinstance(command, click.Group):
             yield from commands(command, f"{path} {name}")
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import sys
@@ -11,7 +12,6 @@ from typing import Any, Final
 import click
 
 from walrq import __version__
-from walrq.cli import backup, config, contexts, dev, dlq, doctor, messages, node, queues, wal, worker
 from walrq.cli.arguments import example
 from walrq.cli.interrupts import INTERRUPTS
 
@@ -20,12 +20,31 @@ INTERRUPTED: Final = 130
 PIPE_CLOSED: Final = 141
 
 
-# The commands as the help shows them: what people do most comes first.
-SECTIONS: Final[Mapping[str, Sequence[str]]] = {
-    "Messages": ("push", "poll", "ack", "nack", "touch", "peek", "tail", "cancel", "reschedule", "move"),
-    "Queues": ("queue", "dlq", "top", "stats"),
-    "Nodes and workers": ("serve", "dev", "worker", "backup", "restore", "wal"),
-    "This machine": ("config", "context", "doctor", "completion"),
+# Every command with the module of this folder whose COMMANDS hold it, in the order in which the help shows them:
+# what people do most comes first. A module is imported when one of its commands is asked for.
+SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "Messages": {
+        "push": "messages",
+        "poll": "messages",
+        "ack": "messages",
+        "nack": "messages",
+        "touch": "messages",
+        "peek": "messages",
+        "tail": "messages",
+        "cancel": "messages",
+        "reschedule": "messages",
+        "move": "messages",
+    },
+    "Queues": {"queue": "queues", "dlq": "dlq", "top": "queues", "stats": "queues"},
+    "Nodes and workers": {
+        "serve": "node",
+        "dev": "dev",
+        "worker": "worker",
+        "backup": "backup",
+        "restore": "backup",
+        "wal": "wal",
+    },
+    "This machine": {"config": "config", "context": "contexts", "doctor": "doctor", "completion": "app"},
 }
 # Words of other systems; the answer is a hint, never a second name.
 ELSEWHERE: Final[Mapping[str, str]] = {
@@ -55,24 +74,39 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 def summary(command: click.Command, limit: int) -> str:
     """The first sentence of a command's help, cut where it pauses until it fits into `limit` characters."""
     text = command.get_short_help_str(1_000).rstrip(".")
-    while len(text) > limit and (pauses := [text.rfind(mark) for mark in (": ", "; ", ", ")]) and max(pauses) > 0:
-        text = text[: max(pauses)]
+    for mark in ("; ", ": "):
+        if len(text) > limit:
+            text = text.partition(mark)[0]
+    while len(text) > limit and ", " in text:
+        text = text.rpartition(", ")[0]
     return text
 
 
 class Tree(click.Group):
-    """The group of all commands; an interrupt leaves it without the empty line that click would print."""
+    """The group of all commands. It knows their names, and imports a command when somebody asks for it.
+
+    An interrupt leaves it without the empty line that click would print.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for section in SECTIONS.values() for name in section]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.commands:
+            for section in SECTIONS.values():
+                if cmd_name in section:
+                    for command in importlib.import_module(f"walrq.cli.{section[cmd_name]}").COMMANDS:
+                        self.add_command(command)
+        return self.commands.get(cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        width = max(map(len, self.commands))
-        for title, names in SECTIONS.items():
-            rows = [
-                (name.ljust(width), summary(self.commands[name], formatter.width - width - 6))
-                for name in names
-                if name in self.commands
-            ]
+        width = max(map(len, self.list_commands(ctx)))
+        for title, section in SECTIONS.items():
+            found = [command for name in section if (command := self.get_command(ctx, name)) is not None]
             with formatter.section(title):
-                formatter.write_dl(rows)
+                formatter.write_dl(
+                    [(str(each.name).ljust(width), summary(each, formatter.width - width - 6)) for each in found]
+                )
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -91,7 +125,7 @@ def app() -> None:
     """A durable message and task queue: `walrq serve` in one terminal, the other commands in another."""
 
 
-@app.command(epilog=example("walrq completion bash"))
+@click.command(epilog=example("walrq completion bash"))
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the script with which SHELL completes: commands, options, names of queues and contexts.
@@ -110,9 +144,7 @@ def completion(shell: str) -> None:
     print(ShellComplete.source(kind(app, {}, "walrq", "_WALRQ_COMPLETE")))
 
 
-for _module in (node, dev, messages, queues, dlq, wal, backup, config, contexts, doctor, worker):
-    for _command in _module.COMMANDS:
-        app.add_command(_command)
+COMMANDS = (completion,)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -137,17 +169,15 @@ def run(arguments: Sequence[str]) -> int:
         return status
 
 
-def did_you_mean(word: str, group: click.Group) -> str:
+def did_you_mean(word: str, group: click.Group, ctx: click.Context) -> str:
     """What to type instead of a command that the group does not have, as the end of a sentence; perhaps empty."""
     from difflib import get_close_matches
 
-    found = get_close_matches(word, group.commands, 3)
+    names = group.list_commands(ctx)
+    found = get_close_matches(word, names, 3)
     if not found and group is app:
-        inside = [
-            f"{name} {word}"
-            for name, each in app.commands.items()
-            if isinstance(each, click.Group) and word in each.commands
-        ]
+        groups = [each for name in names if isinstance(each := group.get_command(ctx, name), click.Group)]
+        inside = [f"{each.name} {word}" for each in groups if word in each.commands]
         found = [ELSEWHERE[word]] if word in ELSEWHERE else sorted(inside)
     return f" Did you mean {' or '.join(found)}?" if found else ""
 
@@ -167,7 +197,7 @@ def explain(error: Exception) -> int | None:
             text += "; put -- before values that start with a dash"
         missing = re.match(r"No such command '(.*?)'\.", text)
         if missing and context is not None and isinstance(context.command, click.Group):
-            text = f"{missing[0]}{did_you_mean(missing[1], context.command)}"
+            text = f"{missing[0]}{did_you_mean(missing[1], context.command, context)}"
         end = "" if text.endswith((".", "?", ")")) else "."
         print(f"{command}: {text}{end} Try `{command} --help`", file=sys.stderr)
         return error.exit_code

@@ -9,7 +9,6 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -17,6 +16,8 @@ import click
 from walrq.cli import output
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from walrq.cli.contexts import Target
     from walrq.client.blocking import Client
     from walrq.daemon.config import Config
@@ -131,6 +132,8 @@ def settings_options(command: F) -> F:
 
 def settings_file(config: str | None) -> Path | None:
     """The settings file that is meant, if one is."""
+    from pathlib import Path
+
     name = config or os.environ.get("WALRQ_CONFIG")
     return Path(name) if name else None
 

@@ -12,7 +12,6 @@ import os
 import platform
 import select
 import shutil
-import statistics
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -394,7 +393,7 @@ def time_syncs(place: Path) -> Iterator[float]:
 
 def judge_sync(times_ms: list[float], never: bool) -> Finding:
     """What a durable answer costs on this disk."""
-    median_ms = statistics.median(times_ms)
+    median_ms = sorted(times_ms)[len(times_ms) // 2]
     text = f"a write with fdatasync takes {median_ms:.2f} ms ({min(times_ms):.2f} to {max(times_ms):.2f})"
     if median_ms > SYNC_MS_MAX and not never:
         advice = "use a faster disk; batches and many clients share each sync, fsync=interval:MS trades safety for it"

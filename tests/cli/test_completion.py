@@ -1,0 +1,98 @@
+"""Completion in a real bash, and that it never makes anybody wait."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import threading
+import time
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.cli.conftest import Shell, make_shell
+from tests.requirements import require
+from walrq.cli import arguments
+
+
+def completed(shell: Shell, *words: str) -> list[str]:
+    """What bash offers for the last of these words, by the function that the script defines."""
+    require("bash")
+    quoted = " ".join(f"'{word}'" for word in words)
+    script = f"""
+        eval "$(walrq completion bash)"
+        COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}
+        eval "$(complete -p walrq | sed 's/.*-F \\([^ ]*\\).*/\\1/')" walrq
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    ran = shell(f"bash --norc -c '{script.replace(chr(39), chr(39) + chr(92) + chr(39) + chr(39))}'")
+    assert b"" == ran.stderr
+    return ran.stdout.decode().split()
+
+
+def test_bash_completes_commands_options_and_queues(shell: Shell) -> None:
+    """What can be typed is offered, names of queues from the server itself."""
+    for name in ("mail", "mail-later", "other"):
+        shell.walrq("push", name, "x")
+
+    assert {"poll", "push", "peek"} & set(completed(shell, "walrq", "p")) == {"poll", "push", "peek"}
+    assert {"--priority"} == set(completed(shell, "walrq", "push", "mail", "--prio"))
+    assert ["mail", "mail-later"] == completed(shell, "walrq", "push", "ma")
+    assert ["mail", "mail-later"] == completed(shell, "walrq", "queue", "show", "ma")
+
+
+def test_contexts_are_completed_and_lead_to_their_servers(shell: Shell) -> None:
+    """A context that was typed before the queue is the one that is asked."""
+    url = shell.environment.pop("WALRQ_SERVER")
+    shell.walrq("push", "asked", "x", "--server", url)
+    shell.walrq("context", "add", "here", url)
+    shell.walrq("context", "add", "hidden", "walrq://127.0.0.1:1", "--use")
+
+    assert ["here", "hidden"] == completed(shell, "walrq", "queue", "list", "--context", "h")
+    assert ["asked"] == completed(shell, "walrq", "push", "--context", "here", "as")
+    assert [] == completed(shell, "walrq", "push", "as")
+
+
+@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
+def test_each_shell_gets_a_script_of_its_own(name: str, tmp_path: Path) -> None:
+    """They ask walrq under the variable that it looks for."""
+    ran = make_shell(tmp_path, None).walrq("completion", name)
+
+    assert (0, b"") == (ran.returncode, ran.stderr)
+    assert f"_WALRQ_COMPLETE={name}_complete".encode() in ran.stdout
+    if shutil.which(name):
+        assert 0 == make_shell(tmp_path, None)(f"walrq completion {name} | {name} -n").returncode
+
+
+def test_a_silent_server_is_given_up_soon() -> None:
+    """A server that accepts and says nothing is asked within the bound and no longer, and it is no error."""
+    context = click.Context(click.Command("push"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        context.params["server"] = f"walrq://127.0.0.1:{listener.getsockname()[1]}"
+        asking = threading.Thread(
+            target=lambda: answers.append(arguments.complete_queues(context, click.Argument(["queue"]), "")),
+            daemon=True,
+        )
+        answers: list[list[str]] = []
+        asking.start()
+        asking.join(30)
+
+    assert [[]] == answers
+
+
+def test_a_server_that_answers_too_slowly_is_given_up(monkeypatch: pytest.MonkeyPatch, shell: Shell) -> None:
+    """The bound holds for all pages together."""
+    clock = iter(range(1_000))
+    context = click.Context(click.Command("push"))
+    context.params["server"] = shell.environment["WALRQ_SERVER"]
+    assert 0 == shell.walrq("push", "slow", "x").returncode
+    assert "slow" in arguments.complete_queues(context, click.Argument(["queue"]), "")
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+
+    assert [] == arguments.complete_queues(context, click.Argument(["queue"]), "")
+
+
+def test_no_server_offers_nothing(tmp_path: Path) -> None:
+    """No word in the middle of a line that is being typed."""
+    assert [] == completed(make_shell(tmp_path, "walrq://127.0.0.1:1"), "walrq", "push", "")
