@@ -90,7 +90,7 @@ def no_progress(_count: int) -> None:
 
 
 def write(
-    file: BinaryIO,
+    file: BinaryIO | io.RawIOBase,
     facts: dict[str, Any],
     parts: Sequence[Part],
     chunks: Callable[[int], Iterable[bytes]],

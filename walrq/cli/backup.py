@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import sys
@@ -143,10 +144,28 @@ def _write(file: str, facts: dict[str, Any], parts: tuple[Part, ...], chunks: Ch
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(_progress("backup", sum(part.size for part in parts)))
         if file == "-":
-            archive.write(sys.stdout.buffer, facts, parts, chunks, progress)
+            archive.write(_Interruptible(sys.stdout.buffer), facts, parts, chunks, progress)
             sys.stdout.buffer.flush()
         else:
-            archive.write(stack.enter_context(archive.new_file(file)), facts, parts, chunks, progress)
+            target = stack.enter_context(archive.new_file(file))
+            archive.write(_Interruptible(target), facts, parts, chunks, progress)
+
+
+class _Interruptible(io.RawIOBase):
+    """A file to write to, in which Ctrl-C ends a write that nobody takes."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
+        self._file = file
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        from walrq.cli.interrupts import INTERRUPTS
+
+        with INTERRUPTS.raising():
+            return self._file.write(data)
 
 
 @click.command(epilog=example("walrq backup - | walrq restore - --data-dir ./copy"))
