@@ -311,13 +311,14 @@ def _say_what_would_move(
         ]
         output.json_line({"moved": 0, "matching": count, "more": more, "causes": groups})
         return
-    output.table(
-        ("reason", "error type", "count", "first died", "last died", "example"),
-        [
-            (cause.reason, cause.error_type, cause.count, cause.first_at, cause.last_at, format_id(cause.example))
-            for cause in causes
-        ],
-    )
+    if output.for_people():
+        output.table(
+            ("reason", "error type", "count", "first died", "last died", "example"),
+            [
+                (cause.reason, cause.error_type, cause.count, cause.first_at, cause.last_at, format_id(cause.example))
+                for cause in causes
+            ],
+        )
     print(f"would move {count}{' or more' if more and count != limit else ''}")
 
 
