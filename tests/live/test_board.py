@@ -38,10 +38,17 @@ MANY = [info(f"queue-{number:03}", number + 1, ready=number) for number in range
 
 
 @pytest.mark.parametrize("size", [(80, 24), (140, 40), (20, 8), (300, 100)])
-@pytest.mark.parametrize("queues", [[], MANY, [info("ein langer Name 名前" * 12, ready=10**15)]], ids=["0", "100", "wide"])
+@pytest.mark.parametrize(
+    "queues", [[], MANY, [info("ein langer Name 名前" * 12, ready=10**15)]], ids=["0", "100", "wide"]
+)
 def test_a_picture_fits_its_terminal_exactly(size: tuple[int, int], queues: list[QueueInfo]) -> None:
     """One line too many would scroll; one cell too many would wrap."""
-    for made in (Board("h:1"), board(*queues), board(*queues, paused=True), board(*queues, typing=True, filter="x" * 99)):
+    for made in (
+        Board("h:1"),
+        board(*queues),
+        board(*queues, paused=True),
+        board(*queues, typing=True, filter="x" * 99),
+    ):
         drawn = lines(made, *size)
         assert size[1] == len(drawn)
         assert max(map(cell_len, drawn)) <= size[0]
@@ -152,7 +159,19 @@ def test_paused_means_that_numbers_stand_still() -> None:
     assert 3 == made.rows()[0].info.ready
 
 
-KEYS = [*"qsSrpjkgG /xyé", "up", "down", "page_up", "page_down", "home", "end", "enter", "escape", "backspace", "\x1b[Z"]
+KEYS = [
+    *"qsSrpjkgG /xyé",
+    "up",
+    "down",
+    "page_up",
+    "page_down",
+    "home",
+    "end",
+    "enter",
+    "escape",
+    "backspace",
+    "\x1b[Z",
+]
 
 
 @given(st.lists(st.sampled_from(KEYS), max_size=30), st.integers(1, 200), st.integers(1, 60))

@@ -66,8 +66,8 @@ class Source:
     # Messages seen and not yet counted by the queue's counter of pushes, negative.
     _ahead: int = 0
 
-    def last(self, number: int) -> list[api.Peeked]:
-        """The newest `number` messages that are there; `fresh` goes on behind them.
+    def last(self, number: int, only: State | None = None) -> list[api.Peeked]:
+        """The newest `number` messages that are there, or of one state; `fresh` goes on behind all of them.
 
         Raises:
             QueueNotFound: there is no such queue.
@@ -78,7 +78,7 @@ class Source:
             end = self._end(state)
             self.cursor = max(self.cursor, end)
             width = max(number, 1)
-            while end and number:
+            while end and number and only in (None, state):
                 start = max(0, end - width)
                 taken = self._from(state, start)
                 if len(taken) >= number or start == 0:
@@ -202,7 +202,8 @@ class Tail:
         found: list[api.Peeked] = []
         for position, source in enumerate(self._sources):
             try:
-                found += source.last(number)
+                only = self._shown if self._shown in source.states else None
+                found += source.last(number, only)
             except QueueNotFound:
                 # The dead-letter queue is made by the first message that dies.
                 if position == 0:
