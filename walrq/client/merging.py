@@ -245,30 +245,64 @@ class PollLane(Lane[int, list[Message]]):
         if type(reply) is not api.Polled:
             raise _mismatch(call)
         deadline = call.sent_at + (reply.parked_ms + reply.visibility_ms) / 1000
-        if len(reply.runs) == 1:
-            found = self._batch_of(reply.runs[0], deadline).messages()
-        else:
-            found = [message for run in reply.runs for message in self._batch_of(run, deadline).messages()]
-        start = 0
         again = []
+        dealer = _Dealer(reply.runs, lambda run: self._batch_of(run, deadline))
         for share in shares:
             if share.finished:
                 continue
-            end = start + share.content
-            part = found[start:end]
-            start = end
+            part = dealer.deal(share.content)
             if not part and share.waits_until - now >= 0.001:
                 again.append(share)
             else:
                 share.result = part
         # Of callers that went away while their poll was under way; also what a server gave beyond the question.
-        self.left_over = found[start:]
+        self.left_over = dealer.deal(POLL_MESSAGES_MAX)
         return again
 
     def give_back(self, result: list[Message]) -> list[op.Settlement]:
         return op.settlements(result) if result else []
 
     left_over: list[Message] = []  # noqa: RUF012  # replaced, never changed
+
+
+class _Dealer:
+    """Deals leased runs out, in order, each stretch as a batch of its own: one caller's `ack` of a batch must not
+    acknowledge another's messages.
+    """
+
+    def __init__(self, runs: Sequence[api.Delivered], batch_of: Callable[[api.Delivered], Batch]) -> None:
+        self._runs = iter(runs)
+        self._batch_of = batch_of
+        self._whole: Batch | None = None
+        self._at = 0
+
+    def deal(self, most: int) -> list[Message]:
+        """Up to `most` messages."""
+        found: list[Message] = []
+        while most:
+            whole = self._whole
+            if whole is None:
+                run = next(self._runs, None)
+                if run is None:
+                    break
+                self._whole = whole = self._batch_of(run)
+                self._at = 0
+                if run.count <= most:
+                    found += whole.messages()
+                    most -= run.count
+                    self._whole = None
+                    continue
+                if not run.lost:
+                    whole.ends()
+            count = min(most, whole.run.count - self._at)
+            part = self._batch_of(whole.run)
+            part.narrow(whole, self._at, self._at + count - 1)
+            found += part.messages()
+            most -= count
+            self._at += count
+            if self._at == whole.run.count:
+                self._whole = None
+        return found
 
 
 class SettleLane(Lane[tuple[api.Item, ...], Sequence[int]]):

@@ -135,11 +135,14 @@ class Batch:
         deadline: moment of `clock` at which the lease ends, counted from the moment the poll was sent plus
             the time it was parked: never later than the server's own count.
         clock: what `remaining` is read from: the process's monotonic clock unless a test moves it.
+        window: first and last offset of a part of the run; None = all of it. Callers that polled at the same time
+            may share a run: each has a batch of its own part.
     """
 
     run: Delivered
     deadline: float
     clock: Clock = SYSTEM
+    window: tuple[int, int] | None = None
     _ends: tuple[int, ...] | None = None
     # Offsets given back one by one; None once the whole run was.
     _settled: set[int] | None = attrs.field(factory=set, init=False)
@@ -152,10 +155,16 @@ class Batch:
     @property
     def count(self) -> int:
         """How many messages."""
-        return self.run.count
+        window = self.window
+        return self.run.count if window is None else window[1] - window[0] + 1
 
     def __len__(self) -> int:
-        return self.run.count
+        return self.count
+
+    def narrow(self, whole: Batch, first: int, last: int) -> None:
+        """Stand for the messages from offset `first` to `last` only, of the same run as `whole`."""
+        self.window = (first, last)
+        self._ends = whole._ends
 
     @property
     def remaining(self) -> float:
@@ -169,7 +178,7 @@ class Batch:
     @property
     def settled(self) -> bool:
         """Whether every message was given back through this object: acknowledged, failed, rejected or released."""
-        return self._settled is None or len(self._settled) == self.run.count
+        return self._settled is None or len(self._settled) == self.count
 
     def mark_settled(self) -> None:
         """The whole run was given back, or its lease was found to be over."""
@@ -185,7 +194,7 @@ class Batch:
             self._settled.add(offset)
 
     def ends(self) -> tuple[int, ...]:
-        """End offset of each payload within `run.payloads`.
+        """End offset of each payload of the run within `run.payloads`.
 
         Raises:
             BodyLost: disk damage destroyed the payloads.
@@ -205,8 +214,13 @@ class Batch:
     def payloads(self) -> Iterator[bytes]:
         """Each payload, in order; raises `BodyLost` as `ends` does."""
         data = self.run.payloads
+        ends = self.ends()
         start = 0
-        for end in self.ends():
+        if self.window is not None:
+            first, last = self.window
+            start = ends[first - 1] if first else 0
+            ends = ends[first : last + 1]
+        for end in ends:
             yield data[start:end]
             start = end
 
@@ -226,7 +240,11 @@ class Batch:
 
     def ids(self) -> MessageIds:
         """The messages' ids."""
-        return MessageIds((Pushed(self.run.first_id, self.run.count),))
+        return MessageIds((Pushed(self.run.first_id + self._first, self.count),))
+
+    @property
+    def _first(self) -> int:
+        return 0 if self.window is None else self.window[0]
 
     def messages(self) -> list[Message]:
         """A `Message` for each."""
@@ -234,14 +252,15 @@ class Batch:
 
     def messages_as(self, kind: type[M]) -> list[M]:
         """A message for each, of the class of one client."""
+        first = self._first
         if self.run.lost:
-            return [kind(self, offset, None) for offset in range(self.run.count)]
-        return [kind(self, offset, payload) for offset, payload in enumerate(self.payloads())]
+            return [kind(self, offset, None) for offset in range(first, first + self.count)]
+        return [kind(self, offset, payload) for offset, payload in enumerate(self.payloads(), first)]
 
     def __repr__(self) -> str:
         run = self.run
-        first = format_id(run.first_id)
-        return f"<Batch of {run.count} from {run.queue}, first {first}, delivery {run.delivery}>"
+        first = format_id(run.first_id + self._first)
+        return f"<Batch of {self.count} from {run.queue}, first {first}, delivery {run.delivery}>"
 
 
 @attrs.define(eq=False, repr=False)

@@ -323,7 +323,8 @@ class Settlement:
 def settlements(what: Settleable) -> list[Settlement]:
     """The receipts and ranges of messages or batches, grouped so that one queue is one request."""
     if isinstance(what, Batch):
-        return [Settlement(what.queue, (api.Item(what.run.receipt),), ((what,),))]
+        ranges = None if what.window is None else (what.window,)
+        return [Settlement(what.queue, (api.Item(what.run.receipt, ranges),), ((what,),))]
     if isinstance(what, Message):
         offset = what.offset
         return [Settlement(what.queue, (api.Item(what.batch.run.receipt, ((offset, offset),)),), ((what,),))]
