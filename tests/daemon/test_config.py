@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from walrq.daemon.config import NAMES, Config, parse_address
+from walrq.daemon.config import NAMES, Config, check_file, parse_address, unknown_variables
 from walrq.errors import Code, ConfigError
 
 
@@ -74,6 +74,7 @@ def test_values_are_read_from_text_as_well(given: dict[str, object], expected: t
         ({"drain_timeout": "-1"}, "drain_timeout is -1, allowed are"),
         ({"auto_create": "maybe"}, "auto_create must be true or false"),
         ({"max_wal_segment_size": "1 parsec"}, "KiB, MiB or GiB"),
+        ({"max_wal_segment_size": "1000001"}, "is 1000001, it must be a multiple of 8"),
         ({"log_level": "loud"}, "log_level must be one of debug, info"),
         ({"data_dir": ""}, "data_dir must be text, and not empty"),
         ({"node_id": "a\nb"}, "printable text"),
@@ -108,6 +109,25 @@ def test_variables_of_others_are_not_taken_for_mistakes() -> None:
     env = {"WALRQ_SERVICE_HOST": "10.1.2.3", "WALRQ_PORT": "tcp://10.1.2.3:50051", "WALRQ_SERVER": "walrq://x"}
 
     assert Config() == Config.load({}, env)
+
+
+def test_variables_that_nobody_reads_are_found() -> None:
+    """What a mistyped name looks like is refused; what only begins like ours is listed for whoever asks."""
+    env = {"WALRQ_FSYNC": "never", "WALRQ_SERVICE_HOST": "h", "WALRQ_SERVER": "x", "WALRQ_COLOUR": "red", "HOME": "/"}
+
+    assert ["WALRQ_COLOUR", "WALRQ_SERVICE_HOST"] == unknown_variables(env)
+
+
+def test_a_file_is_checked_to_its_end(tmp_path: Path) -> None:
+    """One mistake does not hide the next."""
+    file = tmp_path / "walrq.toml"
+    file.write_text('data_dr = "x"\nmax_connections = 0\nfsync = "never"\n')
+    right, mistakes = check_file(file)
+
+    assert (1, 2) == (right, len(mistakes))
+    assert "did you mean data_dir?" in mistakes[0]
+    assert f"{file}: max_connections: max_connections is 0" in mistakes[1]
+    assert (0, 1) == (check_file(tmp_path / "absent")[0], len(check_file(tmp_path / "absent")[1]))
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
