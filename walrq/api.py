@@ -46,12 +46,13 @@ class Columns:
         dedup: None, or one deduplication id per message (None = none).
     """
 
-    payloads: bytes
-    ends: bytes
-    headers: bytes | None = None
-    header_ends: bytes | None = None
-    groups: tuple[str | None, ...] | None = None
-    dedup: tuple[str | None, ...] | None = None
+    # Logs are no place for other people's data, so none of it is in a repr.
+    payloads: bytes = attrs.field(repr=False)
+    ends: bytes = attrs.field(repr=False)
+    headers: bytes | None = attrs.field(default=None, repr=False)
+    header_ends: bytes | None = attrs.field(default=None, repr=False)
+    groups: tuple[str | None, ...] | None = attrs.field(default=None, repr=False)
+    dedup: tuple[str | None, ...] | None = attrs.field(default=None, repr=False)
 
     @property
     def count(self) -> int:
@@ -378,7 +379,7 @@ class Delivered:
     """
 
     queue: str
-    receipt: bytes
+    receipt: bytes = attrs.field(repr=False)
     count: int
     first_id: int
     delivery: int
@@ -388,11 +389,11 @@ class Delivered:
     pushed_ms: int
     group: str | None
     base: int
-    ends: bytes
-    payloads: bytes
+    ends: bytes = attrs.field(repr=False)
+    payloads: bytes = attrs.field(repr=False)
     header_base: int = 0
-    header_ends: bytes | None = None
-    headers: bytes | None = None
+    header_ends: bytes | None = attrs.field(default=None, repr=False)
+    headers: bytes | None = attrs.field(default=None, repr=False)
     lost: bool = False
 
 
@@ -464,8 +465,8 @@ class Peeked:
     pushed_ms: int
     due_ms: int
     group: str | None
-    payload: bytes | None
-    headers: bytes | None = None
+    payload: bytes | None = attrs.field(repr=False)
+    headers: bytes | None = attrs.field(default=None, repr=False)
     deadline_in_ms: int = 0
     reason: str | None = None
     origin: str | None = None
