@@ -218,7 +218,7 @@ def _tell(verdict: Verdict, file: str, data_dir: str | None, as_json: bool) -> N
 
 
 def _megabytes(size: int) -> str:
-    return f"{size / 1_000_000:,.1f} MB"
+    return f"{size / 1_000_000:,.1f} MB" if size >= 1_000_000 else f"{size / 1_000:.1f} kB"
 
 
 @contextlib.contextmanager
