@@ -3,6 +3,7 @@
 #   make run      install once, then run a node with default settings (listens on loopback only)
 #   make test     lint, types and the whole suite
 #   make check    lint and types only, a few seconds
+#   make docs     build the documentation into build/docs
 #   make bench    throughput and latency on this machine
 #   make soak     kill -9 every few seconds under load, then check the history
 #   make mutants  break the code one rule at a time and show which test notices
@@ -11,7 +12,7 @@
 # ARGS is passed on:  make run ARGS="--listen 127.0.0.1:50052",  make test ARGS="-k lease"
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench soak mutants clean
+.PHONY: help run test check docs bench soak mutants clean
 SHELL := /bin/sh
 ARGS ?=
 
@@ -48,6 +49,12 @@ $(VENV)/.installed-test: pyproject.toml $(PY)
 	@echo "installing walrq and its test tools into $(VENV)"
 	@$(PIP_INSTALL) --editable '.[test]'
 	@$(ON_PATH)
+	@touch $@ $(VENV)/.installed-run $(VENV)/.installed-docs
+
+$(VENV)/.installed-docs: pyproject.toml $(PY)
+	@echo "installing walrq and what builds its documentation into $(VENV)"
+	@$(PIP_INSTALL) --editable '.[docs]'
+	@$(ON_PATH)
 	@touch $@ $(VENV)/.installed-run
 
 run: $(VENV)/.installed-run
@@ -60,6 +67,11 @@ check: $(VENV)/.installed-test
 
 test: check
 	$(PY) -m pytest $(ARGS)
+
+# The site, strictly: a link that leads nowhere is an error.
+docs: $(VENV)/.installed-docs
+	@$(PY) -m sphinx -W --keep-going -n -q -b html -d build/docs-trees $(ARGS) docs build/docs
+	@echo "open build/docs/index.html"
 
 bench: $(VENV)/.installed-test
 	$(PY) -m bench throughput $(ARGS)

@@ -249,7 +249,7 @@ def test_a_script_beside_the_clone_finds_the_package(tmp_path: Path) -> None:
     """A clone is called walrq too: its folder must not hide what it holds."""
     makefile = (ROOT / "Makefile").read_text()
     (command,) = re.findall(r"^ON_PATH := \$\(PY\) (.*)$", makefile, re.MULTILINE)
-    assert 2 == makefile.count("\t@$(ON_PATH)\n"), "both installations"
+    assert 3 == makefile.count("\t@$(ON_PATH)\n"), "all installations"
     (tmp_path / "walrq").symlink_to(ROOT)
     (tmp_path / "script.py").write_text("import walrq\nprint(walrq.__version__)\n")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
