@@ -46,12 +46,14 @@ class Shell:
             timeout=SECONDS_MAX,
         )
 
-    def popen(self, *arguments: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
+    def popen(
+        self, *arguments: str, stdout: int = subprocess.PIPE, stderr: int = subprocess.PIPE
+    ) -> subprocess.Popen[bytes]:
         """Start one walrq command; its pipes are the caller's to close."""
         return subprocess.Popen(
             [sys.executable, "-m", "walrq", *arguments],
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=stderr,
             cwd=self.folder,
             env=self.environment,

@@ -1,13 +1,17 @@
-"""Tables on narrow terminals."""
+"""Tables on narrow terminals, colours where they are wanted, and terminals that lack characters."""
 
 from __future__ import annotations
 
+import json
+import os
+import pty
 import re
 import sys
 from datetime import UTC, datetime
 
 import pytest
 
+from tests.cli.conftest import Shell
 from walrq.cli import output
 
 
@@ -43,3 +47,69 @@ def test_message_ids_stay_in_one_piece(
     assert max(map(len, shown)) <= int(columns)
     rule = next(number for number, line in enumerate(shown) if "──" in line)
     assert 3 == sum(bool(line.strip()) for line in shown[rule + 1 :]), "one line each"
+
+
+def on_terminal(shell: Shell, *arguments: str) -> str:
+    """What a command prints on a terminal."""
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as terminal, os.fdopen(theirs, "wb", buffering=0) as end:
+        with shell.popen(*arguments, stdout=end.fileno()) as process:
+            _, err = process.communicate()
+        assert (0, b"") == (process.returncode, err)
+        end.write(b"\x04")
+        seen = b""
+        while not seen.endswith(b"\x04"):
+            seen += terminal.read(65_536)
+    return seen[:-1].decode()
+
+
+@pytest.mark.parametrize(
+    ("environment", "colored"),
+    [
+        ({"TERM": "xterm-256color"}, True),
+        ({"TERM": "xterm-256color", "NO_COLOR": "1"}, False),
+        ({"TERM": "xterm-256color", "NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
+        ({"TERM": "dumb"}, False),
+    ],
+    ids=str,
+)
+def test_colors_on_a_terminal_can_be_refused(shell: Shell, environment: dict[str, str], colored: bool) -> None:
+    """NO_COLOR has the last word; a terminal that cannot gets none."""
+    shell.environment.pop("NO_COLOR")
+    shell.environment.update(environment)
+
+    seen = on_terminal(shell, "doctor", "--listen", "127.0.0.1:0")
+
+    assert colored == bool(re.search(r"\x1b\[[0-9;]*3[1-7]m", seen))
+    assert "good" in seen
+    assert environment["TERM"] != "dumb" or "\x1b" not in seen
+
+
+def test_a_table_is_forced_into_a_pipe(shell: Shell) -> None:
+    """For the logs of a build, and for `less -R`; without the word a pipe gets lines for programs."""
+    shell.environment.pop("NO_COLOR")
+    shell.walrq("push", "forced", "x")
+    plain = shell.walrq("queue", "list", "--prefix", "forced").stdout.decode()
+    shell.environment["FORCE_COLOR"] = "1"
+    drawn = shell.walrq("queue", "list", "--prefix", "forced").stdout.decode()
+
+    assert "forced\t1\t0\t0\t0\t0\t1\n" == plain
+    assert "──" in drawn
+    assert "\x1b[" in drawn
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_characters_that_the_output_lacks_are_escaped(shell: Shell, encoding: str) -> None:
+    """Other people's payloads and names end no command; JSON stays JSON, and payloads stay bytes."""
+    shell.environment["PYTHONIOENCODING"] = encoding
+    shell.walrq("push", f"grün-{encoding}", "→ ü")
+    peeked = shell.walrq("peek", f"grün-{encoding}")
+    value = json.loads(shell.walrq("peek", f"grün-{encoding}", "--json").stdout)
+    listed = shell.walrq("queue", "list", "--prefix", "gr")
+    shell.environment["FORCE_COLOR"] = "1"
+    drawn = shell.walrq("peek", f"grün-{encoding}")
+
+    assert [(0, b"")] * 3 == [(ran.returncode, ran.stderr) for ran in (peeked, listed, drawn)]
+    assert b"\\u2192" in peeked.stdout
+    assert "→ ü" == value["payload"]
+    assert "→ ü\n".encode() == shell.walrq("poll", f"grün-{encoding}").stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import re
 import sys
@@ -149,6 +150,10 @@ COMMANDS = (completion,)
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; its exit status. Errors are one line on standard error, never a traceback."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A character that the terminal's encoding lacks is escaped, like on standard error: names and payloads are
+        # other people's.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status = app.main(args=list(arguments), prog_name="walrq", standalone_mode=False)
         sys.stdout.flush()

@@ -88,23 +88,30 @@ def doctor(config: str | None, as_json: bool, server: str, **flags: Any) -> int:
     return 1 if bad else 0
 
 
+_STATUS_WIDTH: Final = 8
+_ID_WIDTH: Final = 13
 _COLORS: Final[Mapping[Status, str]] = {"good": "green", "warning": "yellow", "bad": "bold red"}
 
 
 def _show(finding: Finding) -> None:
-    lines = [(f"{finding.status:<8}", f"{finding.id:<12} {finding.text}")]
-    if finding.advice is not None:
-        lines.append((" " * 8, f"{'':<12} -> {finding.advice}"))
+    """Status, id and text in columns; on a terminal a long text goes on below itself."""
+    paragraphs = [finding.text] if finding.advice is None else [finding.text, f"-> {finding.advice}"]
     if not output.for_people():
-        for status, text in lines:
-            print(status + text)
-        return
-    from rich.console import Console
-    from rich.text import Text
+        lines = paragraphs
+    else:
+        import textwrap
 
-    for status, text in lines:
-        line = Text.assemble((status, _COLORS[finding.status]), text)
-        Console(soft_wrap=True).print(line)
+        width = max(20, shutil.get_terminal_size().columns - _STATUS_WIDTH - _ID_WIDTH)
+        lines = [
+            line
+            for paragraph in paragraphs
+            for line in textwrap.wrap(paragraph, width, break_long_words=False, break_on_hyphens=False)
+        ]
+    status: str = finding.status
+    name = finding.id
+    for line in lines:
+        output.colored(f"{status:<{_STATUS_WIDTH}}", _COLORS[finding.status], f"{name:<{_ID_WIDTH}}{line}")
+        status = name = ""
 
 
 def examine(config: str | None, flags: Mapping[str, Any], meant: Target) -> Iterator[Finding]:
@@ -255,8 +262,8 @@ def look_at_server(target: Target) -> Iterator[Finding]:
         advice = "start one with `walrq serve`, or name another: --server, WALRQ_SERVER, `walrq context use`"
         yield Finding("server", "bad" if expected else "warning", f"{text} (from {target.origin})", advice)
         return
-    where = f"{target.url} (from {target.origin})"
-    yield Finding("server", "good", f"node {stats.get('node')} at {where} answers in {took_ms:.1f} ms")
+    text = f"node {stats.get('node')} answers in {took_ms:.1f} ms at {target.url} (from {target.origin})"
+    yield Finding("server", "good", text)
     version = stats.get("version")
     if version == __version__:
         yield Finding("versions", "good", f"server and command line are both {version}")

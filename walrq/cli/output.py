@@ -33,8 +33,9 @@ def for_people() -> bool:
 
 
 def json_line(value: Any) -> None:
-    """One JSON value on one line of standard output."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, default=_plain) + "\n")
+    """One JSON value on one line of standard output; escaped where the output cannot take all characters."""
+    ascii_only = "utf" not in (sys.stdout.encoding or "").lower()
+    sys.stdout.write(json.dumps(value, ensure_ascii=ascii_only, default=_plain) + "\n")
 
 
 def _plain(value: Any) -> Any:
@@ -175,6 +176,17 @@ def _cell(value: Any, narrow: bool = False) -> str:
             return value.strftime("%H:%M:%S")
         return value.isoformat(sep=" ", timespec="seconds")
     return str(value)
+
+
+def colored(word: str, style: str, rest: str) -> None:
+    """A line whose first word has a colour, where colours are wanted."""
+    if not for_people():
+        print(word + rest)
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(soft_wrap=True).print(Text.assemble((word, style), rest))
 
 
 def note(text: str) -> None:

@@ -176,6 +176,7 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "front": _choice("auto", "reactor", "stream"),
 }
 
+_IN_BYTES: Final = ("max_wal_segment_size", "snapshot_log_bytes", "body_cache_bytes")
 # What a running node takes over when it reads its file again (SIGHUP); everything else needs a restart.
 RELOADABLE: Final = ("max_connections", "drain_timeout", "auto_create", "log_level")
 
@@ -281,6 +282,9 @@ class Config:
             return str(value).lower()
         if isinstance(value, float):
             return f"{value:g}"
+        if name in _IN_BYTES:
+            unit = next((unit for unit in ("GiB", "MiB", "KiB") if value and value % _UNITS[unit.upper()] == 0), "")
+            return f"{value // _UNITS[unit.upper()]}{unit}"
         return None if value is None else str(value)
 
     def rows(self) -> list[tuple[str, Any, str]]:
