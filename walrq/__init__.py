@@ -45,6 +45,7 @@ __all__ = [
     "Message",
     "MessageIds",
     "NewMessage",
+    "PushStream",
     "Reject",
     "Release",
     "Retry",

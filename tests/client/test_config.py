@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import socket
 
+import attrs
 import pytest
 
 from walrq.client.addresses import next_address
-from walrq.client.config import ClientConfig, Endpoint, configure, parse_url
+from walrq.client.config import URL_SETTINGS, ClientConfig, Endpoint, configure, parse_target, parse_url, resolve
 from walrq.errors import ConfigError
 
 
@@ -81,10 +82,16 @@ def test_every_address_gets_its_turn_and_a_named_leader_goes_first() -> None:
         {"retry_max_s": float("inf")},
         {"worker": "x" * 300},
         {"windw": 5},
+        {"window": 2.5},
+        {"window": "5"},
+        {"pool": 0},
+        {"session": 1},
+        {"worker": 5},
+        {"retry_factor": 0.5},
     ],
     ids=str,
 )
-def test_settings_out_of_range_are_refused(changes: dict[str, float]) -> None:
+def test_settings_out_of_range_are_refused(changes: dict[str, object]) -> None:
     """Found when it is written, not when it hurts."""
     with pytest.raises(ConfigError, match=next(iter(changes))):
         configure(None, changes)
@@ -104,3 +111,88 @@ def test_a_worker_has_a_name_unless_it_wants_none() -> None:
 
     assert (socket.gethostname(), str(os.getpid())) == (host, pid)
     assert None is ClientConfig(worker=None).worker
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("?timeout_s=5&window=64", {"timeout_s": 5.0, "window": 64}),
+        ("/?pool=4&session=no", {"pool": 4, "session": False}),
+        ("?worker=me%40host&retry_factor=1.5", {"worker": "me@host", "retry_factor": 1.5}),
+        ("?worker=", {"worker": None}),
+        ("?", {}),
+        ("", {}),
+    ],
+)
+def test_an_address_may_carry_settings(query: str, expected: dict[str, object]) -> None:
+    """One text configures a deployment."""
+    target = parse_target(f"walrq://a,b:2{query}")
+
+    assert ((Endpoint("a", 50051), Endpoint("b", 2)), expected) == (target.endpoints, target.settings)
+
+
+def test_every_setting_but_the_clock_can_be_in_an_address() -> None:
+    """A setting that is added to the class is added to the address."""
+    assert set(URL_SETTINGS) == {field.name for field in attrs.fields(ClientConfig)} - {"clock"}
+
+
+def test_keywords_go_before_the_address_and_the_address_before_the_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program's base, the place's wishes, the call's own."""
+    base = ClientConfig(window=1, timeout_s=1, retry_first_s=1)
+    _, config = resolve("walrq://a?window=2&timeout_s=2", base, {"timeout_s": 3})
+
+    assert (2, 3, 1) == (config.window, config.timeout_s, config.retry_first_s)
+    monkeypatch.setenv("WALRQ_SERVER", "walrq://elsewhere?window=7")
+    endpoints, config = resolve(None, None, {})
+    assert ((Endpoint("elsewhere", 50051),), 7) == (endpoints, config.window)
+
+
+@pytest.mark.parametrize(
+    ("query", "match"),
+    [
+        ("windw=5", "did you mean window"),
+        ("token=x", "known are session, pool"),
+        ("clock=1", "no setting 'clock'"),
+        ("window=5&window=6", "sets window twice"),
+        ("window=many", "window .* whole number"),
+        ("window=0", "window"),
+        ("timeout_s=soon", "timeout_s .* a number"),
+        ("session=maybe", "session .* true or false"),
+        ("pool=65", "pool .* 1 to 64"),
+    ],
+)
+def test_a_wrong_setting_in_an_address_is_named(query: str, match: str) -> None:
+    """A mistyped name must not be a default in silence."""
+    with pytest.raises(ConfigError, match=match):
+        resolve(f"walrq://a?{query}", None, {})
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "walrq://u:hunter2@a",
+        "u:hunter2@a",
+        "http://u:hunter2@a",
+        "walrq://u:hun?ter2@a",
+        "walrq://u:hunter2:x@a:b:c",
+        "walrq://a?token=hunter2",
+        "walrq://a?password=hunter2&window=5",
+    ],
+)
+def test_an_error_never_repeats_a_secret(url: str) -> None:
+    """Errors are logged; a password that was put where it does not belong must not be."""
+    with pytest.raises(ConfigError) as caught:
+        resolve(url, None, {})
+
+    assert "hunter2" not in repr(caught.value)
+    assert "ter2" not in repr(caught.value)
+
+
+def test_waits_grow_by_the_factor_up_to_their_bound() -> None:
+    """What the random factor is taken from."""
+    config = ClientConfig(retry_first_s=0.1, retry_factor=3, retry_max_s=1)
+
+    assert [0.1, 0.3, 0.9, 1] == pytest.approx([config.backoff_s(tries) for tries in (1, 2, 3, 4)])
+    assert 1 == config.backoff_s(10_000)
+    assert [0.5, 0.5] == [ClientConfig(retry_first_s=0.5, retry_factor=1).backoff_s(tries) for tries in (1, 50)]
+    assert 2 == ClientConfig(retry_factor=100).backoff_s(10**9)

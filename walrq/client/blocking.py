@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, NoReturn, Self, overload
 
 from walrq import api
 from walrq.client import operations as op
@@ -19,8 +19,17 @@ from walrq.client.exchange import Call
 from walrq.client.messages import Batch, Message, MessageIds, NewMessage, Seen, leaving, seen
 from walrq.client.operations import UNSET, Payload, PushOptions, Settleable, Settlement
 from walrq.client.pool import Pool
+from walrq.client.pump import unpicklable
 from walrq.errors import OutcomeUnknown, RemoteProtocolError, Unavailable, WalrqError
 from walrq.limits import LIST_QUEUES_MAX, PEEK_MESSAGES_MAX, REDRIVE_PER_ENTRY
+
+
+def belongs_here(what: str) -> TypeError:
+    """What pickling a leased message or batch raises."""
+    return TypeError(
+        f"a walrq {what} cannot be pickled: a client of this process holds it. Send payloads to the other process; with"
+        " queue, message_id and receipt_handle a client there can acknowledge"
+    )
 
 
 class SyncMessage(Message):
@@ -53,6 +62,9 @@ class SyncMessage(Message):
     def touch(self, visibility: float) -> None:
         """Let its lease end `visibility` seconds from now; see `Client.touch`."""
         self._client.touch(self, visibility)
+
+    def __reduce__(self) -> NoReturn:
+        raise belongs_here("message")
 
     def __enter__(self) -> Self:
         return self
@@ -90,6 +102,9 @@ class SyncBatch(Batch):
     def touch(self, visibility: float) -> None:
         """Let the lease end `visibility` seconds from now; see `Client.touch`."""
         self._client.touch(self, visibility)
+
+    def __reduce__(self) -> NoReturn:
+        raise belongs_here("batch")
 
     def __enter__(self) -> Self:
         return self
@@ -628,8 +643,11 @@ class PushStream:
         reply = self._pump.end(self._calls.popleft(), api.Pushed)
         self.pushed += reply.count
 
+    def __reduce__(self) -> NoReturn:
+        raise unpicklable()
+
     def __repr__(self) -> str:
-        return f"<PushStream to {self._queue}, {self.pushed:,} pushed, {len(self._calls)} batches under way>"
+        return f"<walrq.PushStream to {self._queue}, {self.pushed:,} pushed, {len(self._calls)} batches under way>"
 
 
 class Consumer:
@@ -696,13 +714,16 @@ class Consumer:
         if rest:
             self._home.give_back(op.settlements(rest))
 
+    def __reduce__(self) -> NoReturn:
+        raise unpicklable()
+
     def __del__(self) -> None:
         # A loop left by `break` drops the only reference here: its leases need not run out.
         self.release()
 
     def __repr__(self) -> str:
         queue = self._queue if isinstance(self._queue, str) else ", ".join(self._queue)
-        return f"<Consumer of {queue}, {len(self._buffer)} leased ahead>"
+        return f"<walrq.Consumer of {queue}, {len(self._buffer)} leased ahead>"
 
 
 def connect(url: str | None = None, config: ClientConfig | None = None, **changes: Any) -> Client:

@@ -371,7 +371,7 @@ class Message:
         return f"<Message {self.message_id} from {run.queue}, {size}, delivery {run.delivery}>"
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class Seen:
     """One message as `peek` and `list_dead` show it: nothing about it changes by being looked at.
 
@@ -395,8 +395,8 @@ class Seen:
 
     message_id: str
     state: str
-    payload: bytes | None = attrs.field(repr=False)
-    headers: dict[str, Any] = attrs.field(repr=False)
+    payload: bytes | None
+    headers: dict[str, Any]
     priority: int
     delivery: int
     attempts: int
@@ -407,7 +407,12 @@ class Seen:
     reason: str | None
     origin: str | None
     died_at: datetime | None
-    history: tuple[Attempt, ...] = attrs.field(repr=False)
+    history: tuple[Attempt, ...]
+
+    def __repr__(self) -> str:
+        size = "no payload" if self.payload is None else f"{len(self.payload)} bytes"
+        reason = f", {self.reason}" if self.reason else ""
+        return f"<Seen {self.message_id}, {self.state}{reason}, {size}, {self.attempts} attempts>"
 
 
 def seen(peeked: Peeked) -> Seen:

@@ -18,7 +18,7 @@ from typing import NoReturn, TypeVar
 from walrq import api
 from walrq.client.config import ClientConfig, Endpoint
 from walrq.client.exchange import Call
-from walrq.client.pump import Pump
+from walrq.client.pump import Pump, unpicklable
 from walrq.errors import WalrqError
 
 R = TypeVar("R")
@@ -80,10 +80,7 @@ class Pool:
         return f"<walrq.Client {pump.endpoint}, {state}{more}>"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "a walrq client cannot be pickled: it is a connection of this process. Give the other process the address"
-            " and call walrq.connect there; after a fork this very client works in the child too"
-        )
+        raise unpicklable()
 
     # --- life -----------------------------------------------------------------------------------------------
     def open(self) -> None:

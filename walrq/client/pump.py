@@ -21,7 +21,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Final, NoReturn, Protocol, TypeVar
 
 from walrq import api
 from walrq.client import operations as op
@@ -37,6 +37,14 @@ R = TypeVar("R")
 RECEIVE_BYTES: Final = 256 * 1024
 # A pumping thread looks up at least this often, so that time-outs of calls made meanwhile by others are kept.
 LOOK_UP_S: Final = 0.5
+
+
+def unpicklable() -> TypeError:
+    """What pickling a client, or something that holds one, raises."""
+    return TypeError(
+        "a walrq client cannot be pickled: it is a connection of this process. Give the other process the address and"
+        " call walrq.connect there; after a fork this very client works in the child too"
+    )
 
 
 class Holder(Protocol):
@@ -62,6 +70,9 @@ class Pump:
         self.holders: weakref.WeakSet[Holder] = weakref.WeakSet()
         self._start_over()
         _pumps.add(self)
+
+    def __reduce__(self) -> NoReturn:
+        raise unpicklable()
 
     def _start_over(self) -> None:
         """A fresh exchange without a connection: at the beginning, and in the child after a fork."""
