@@ -18,6 +18,7 @@ BENCHES = {
     "backlog": "memory of a million waiting messages, and the time to restart with them",
     "ingest": "one write and fdatasync per message against group commit",
     "connections": "16 connections with 16 single messages in flight each",
+    "callers": "20 tasks on one async client, or 8 blocking clients, one call in flight each; --compare redis",
     "isolation": "one queue's latency while others are paused on a backlog or stuck",
 }
 

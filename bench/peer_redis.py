@@ -9,6 +9,7 @@ whole window in one pipeline: the arrangement in which this client is fastest.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import multiprocessing
 import os
@@ -16,7 +17,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
@@ -37,37 +38,45 @@ def missing() -> str | None:
     return None
 
 
-def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """One run against one fresh server."""
+@contextlib.contextmanager
+def server(folder: Path, fsync: str) -> Iterator[tuple[int, int]]:
+    """A redis-server of our own on a free port: (port, process id). It syncs as walrq does under this policy."""
     import redis
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    sync = {"always": "always", "never": "no"}.get(arguments.fsync, "everysec")
+    sync = {"always": "always", "never": "no"}.get(fsync, "everysec")
     command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
     command += ["--appendonly", "yes", "--appendfsync", sync, "--daemonize", "no", "--loglevel", "warning"]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
-        admin = redis.Redis(port=port)
-        deadline = time.monotonic() + START_S_MAX
-        while True:
-            try:
-                admin.ping()
-                break
-            except redis.ConnectionError:
-                if time.monotonic() > deadline or server.poll() is not None:
-                    raise SystemExit("redis-server did not start") from None
-                time.sleep(0.05)
+        with redis.Redis(port=port) as admin:
+            deadline = time.monotonic() + START_S_MAX
+            while True:
+                try:
+                    admin.ping()
+                    break
+                except redis.ConnectionError:
+                    if time.monotonic() > deadline or process.poll() is not None:
+                        raise SystemExit("redis-server did not start") from None
+                    time.sleep(0.05)
+        yield port, process.pid
+    finally:
+        process.terminate()
+        process.wait(START_S_MAX)
+
+
+def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """One run against one fresh server."""
+    import redis
+
+    with server(folder, arguments.fsync) as (port, pid), redis.Redis(port=port) as admin:
         admin.xgroup_create(STREAM, GROUP, id="0", mkstream=True)
-        figures = _drive(arguments, port, server.pid)
+        figures = _drive(arguments, port, pid)
         figures["rss_mb"] = round(admin.info("memory")["used_memory_rss"] / 1e6, 1)
         figures["version"] = admin.info("server")["redis_version"]
-        admin.close()
         return figures
-    finally:
-        server.terminate()
-        server.wait(START_S_MAX)
 
 
 def _drive(arguments: argparse.Namespace, port: int, pid: int) -> dict[str, Any]:
@@ -89,12 +98,12 @@ def _drive(arguments: argparse.Namespace, port: int, pid: int) -> dict[str, Any]
         while min(count.value for count in counts) == 0 and time.monotonic() < deadline:
             time.sleep(0.05)
         time.sleep(WARM_UP_S)
-        before, cpu = [count.value for count in counts], _cpu_s(pid)
+        before, cpu = [count.value for count in counts], cpu_s(pid)
         started = time.perf_counter()
         time.sleep(arguments.seconds)
         elapsed = time.perf_counter() - started
         made = [count.value - then for count, then in zip(counts, before, strict=True)]
-        cpu = _cpu_s(pid) - cpu
+        cpu = cpu_s(pid) - cpu
     finally:
         stop.set()
         for worker in workers:
@@ -109,7 +118,8 @@ def _drive(arguments: argparse.Namespace, port: int, pid: int) -> dict[str, Any]
     }
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
+    """User and system seconds of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
