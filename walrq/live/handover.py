@@ -34,7 +34,6 @@ EXIT_REJECT: Final = 65
 EXIT_RELEASE: Final = 75
 # A released message is the next to be delivered: without a pause a command that cannot work now would spin.
 RELEASE_PAUSE_S: Final = 1.0
-# Between SIGTERM and SIGKILL.
 KILL_AFTER_S: Final = 5.0
 # What is still to be settled when we stop has so long.
 LAST_SETTLE_S: Final = 5.0
@@ -93,6 +92,7 @@ class Plan:
         wait_s: end when nothing came for so long; None = never.
         visibility_s: of a lease; None = the queue's setting.
         grace_s: how long running commands may go on when we are asked to stop.
+        kill_after_s: between SIGTERM and SIGKILL for a command that is ended.
         own_output: the commands' standard output is ours (else it goes to standard error).
         variables: added to the environment of each command.
     """
@@ -104,6 +104,7 @@ class Plan:
     wait_s: float | None = None
     visibility_s: float | None = None
     grace_s: float = 10.0
+    kill_after_s: float = KILL_AFTER_S
     own_output: bool = True
     variables: Mapping[str, str] = attrs.field(factory=dict)
 
@@ -161,6 +162,7 @@ class Handover:
     _polling: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     _running: set[Run] = attrs.field(factory=set)
     _stopping: trio.Event = attrs.field(factory=trio.Event)
+    _taken: trio.Event = attrs.field(factory=trio.Event)
     _slots: trio.Semaphore = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -184,6 +186,7 @@ class Handover:
                 async with trio.open_nursery() as runs:
                     with self._polling:
                         await self._take(runs)
+                    self._taken.set()
                 heeding.cancel_scope.cancel()
         if self._failure is not None:
             raise self._failure
@@ -274,7 +277,7 @@ class Handover:
             self._fail(error)
         if outcome.verdict is Verdict.RELEASED:
             with trio.move_on_after(RELEASE_PAUSE_S):
-                await self._stopping.wait()
+                await self._taken.wait()
         self._slots.release()
 
 
@@ -400,7 +403,7 @@ class Run:
         if process.returncode is None:
             self._ended = True
             _signal(process, signal.SIGTERM)
-            with trio.move_on_after(KILL_AFTER_S):
+            with trio.move_on_after(self.home.plan.kill_after_s):
                 await process.wait()
             # Also when the command itself is gone: what it started may have stayed.
             _signal(process, signal.SIGKILL)
