@@ -18,7 +18,6 @@ import pytest
 
 from tests.docs.snippets import snippets
 from tests.references import command_problem, program_of
-from walrq.errors import ERRORS
 from walrq.queues.settings import DEFAULTS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -167,18 +166,3 @@ def test_the_page_of_queues_has_every_setting_with_its_default() -> None:
     expected = {name: "none" if each is None else str(each).lower() for name, each in attrs.asdict(DEFAULTS).items()}
 
     assert expected == listed
-
-
-def test_the_statuses_of_clients_are_those_of_the_table() -> None:
-    """Scripts branch on them."""
-    text = (ROOT / "docs/operations.md").read_text().partition("### Client commands")[2].partition("\n## ")[0]
-    listed = {
-        int(status): set(re.findall(r"`([A-Z_]+)`", names))
-        for status, names in re.findall(r"^\| (\d+) \| (.*) \|$", text, flags=re.MULTILINE)
-    }
-    expected: dict[int, set[str]] = {}
-    for code, row in ERRORS.items():
-        expected.setdefault(row.exit, set()).add(code.name)
-
-    assert expected == {status: names for status, names in listed.items() if names}
-    assert {0, 2, 130} == {status for status, names in listed.items() if not names}
