@@ -1,0 +1,126 @@
+"""Dead messages from the shell: why they died, what would move, moving them at a rate."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import Any
+
+from tests.cli.conftest import Shell
+
+
+def values(output: bytes) -> list[dict[str, Any]]:
+    """One JSON value per line."""
+    return [json.loads(line) for line in output.splitlines()]
+
+
+TRACE = "Traceback (most recent call last):\n  File x\nValueError: no route"
+
+
+def bury(shell: Shell, queue: str, number: int, error: str = TRACE, mode: str = "reject") -> list[str]:
+    """So many messages die; their ids."""
+    ids = shell.walrq("push", queue, *[f"{queue} {each}" for each in range(number)]).stdout.decode().split()
+    shell.walrq("queue", "set", queue, "max_deliveries=1")
+    polled = shell.walrq("poll", queue, "--max", str(number), "--worker", "bob", "--json").stdout
+    assert 0 == shell.walrq("nack", "-", "--mode", mode, "--error", error, stdin=polled).returncode
+    return ids
+
+
+def test_a_list_shows_the_error_of_a_traceback_and_more_on_demand(shell: Shell) -> None:
+    """One line each; a line per attempt with --history; everything with --verbose."""
+    first, _ = bury(shell, "why", 2)
+
+    rows = [line.split("\t") for line in shell.walrq("dlq", "list", "why").stdout.decode().splitlines()]
+    assert [("rejected", "ValueError: no route", "why 0"), ("rejected", "ValueError: no route", "why 1")] == [
+        (row[2], row[4], row[5]) for row in rows
+    ]
+    attempts = [
+        line.split("\t") for line in shell.walrq("dlq", "list", "why", "--history").stdout.decode().splitlines()
+    ]
+    assert [("rejected", "bob", "ValueError: no route")] * 2 == [tuple(row[2:]) for row in attempts]
+    told = shell.walrq("dlq", "list", "why", "--max", "1", "--verbose").stdout.decode()
+    assert first in told
+    assert "    Traceback (most recent call last):\n      File x\n    ValueError: no route\n" in told
+
+
+def test_one_dead_message_is_shown_in_full(shell: Shell) -> None:
+    """By id, or the one that died last; its payload as it is, for a pipe."""
+    first, last = bury(shell, "one", 2)
+
+    assert first in shell.walrq("dlq", "show", "one", first).stdout.decode().splitlines()[0]
+    assert last in shell.walrq("dlq", "show", "one").stdout.decode().splitlines()[0]
+    assert b"one 0" == shell.walrq("dlq", "show", "one", first, "--payload").stdout
+    (value,) = values(shell.walrq("dlq", "show", "one", first, "--json").stdout)
+    assert (first, TRACE, "bob") == (
+        value["message_id"],
+        value["history"][0]["error_text"],
+        value["history"][0]["worker"],
+    )
+    absent = shell.walrq("dlq", "show", "one", "00000000000000000000000000")
+    assert (1, b"") == (absent.returncode, absent.stdout)
+    assert b"is not among the dead messages of one" in absent.stderr
+    shell.walrq("push", "healthy", "x")
+    assert (0, b"") == (lambda ran: (ran.returncode, ran.stdout))(shell.walrq("dlq", "show", "healthy"))
+
+
+def test_every_filter_works_for_lists_replays_and_purges(shell: Shell) -> None:
+    """By id too."""
+    first, second, third = bury(shell, "pick", 3)
+    bury(shell, "pick", 1, "other", "fail")
+
+    (found,) = values(shell.walrq("dlq", "list", "pick", "--where", f"id={second}", "--json").stdout)
+    assert second == found["message_id"]
+    several = shell.walrq("dlq", "list", "pick", "--where", f"id={first}", "--where", f"id={third}", "--json").stdout
+    assert [first, third] == [each["message_id"] for each in values(several)]
+    assert 1 == len(values(shell.walrq("dlq", "list", "pick", "--where", "reason=failed", "--json").stdout))
+    assert b"moved 1\n" == shell.walrq("dlq", "replay", "pick", "--where", f"id={second}").stdout
+    (purged,) = values(shell.walrq("dlq", "purge", "pick", "--where", "error=other", "--yes", "--json").stdout)
+    assert {"queue": "pick", "removed": 1} == purged
+    assert [first, third] == [
+        each["message_id"] for each in values(shell.walrq("dlq", "list", "pick", "--json").stdout)
+    ]
+
+
+def test_a_dry_run_says_what_died_of_what_and_moves_nothing(shell: Shell) -> None:
+    """The table that a person decides by: drawn for people, JSON for programs, one line in a pipe."""
+    bury(shell, "dry", 3)
+    bury(shell, "dry", 2, "late", "fail")
+
+    assert b"would move 5\n" == shell.walrq("dlq", "replay", "dry", "--dry-run").stdout
+    assert b"would move 4\n" == shell.walrq("dlq", "replay", "dry", "--dry-run", "--limit", "4").stdout
+    (told,) = values(shell.walrq("dlq", "replay", "dry", "--dry-run", "--json").stdout)
+    assert (0, 5, False) == (told["moved"], told["matching"], told["more"])
+    assert [("rejected", 3), ("failed", 2)] == [(cause["reason"], cause["count"]) for cause in told["causes"]]
+    shell.environment["FORCE_COLOR"] = "1"
+    drawn = shell.walrq("dlq", "replay", "dry", "--dry-run").stdout.decode()
+    assert "error type" in drawn
+    assert drawn.endswith("would move 5\n")
+    del shell.environment["FORCE_COLOR"]
+    assert 3 == shell.walrq("dlq", "replay", "dry", "--dry-run", "--to", "no-such-queue").returncode
+    assert 5 == len(values(shell.walrq("dlq", "list", "dry", "--json").stdout))
+
+
+def test_a_replay_moves_elsewhere_within_its_limit(shell: Shell) -> None:
+    """And says whether more is left."""
+    bury(shell, "away", 5)
+    shell.walrq("queue", "create", "repair")
+
+    (told,) = values(
+        shell.walrq("dlq", "replay", "away", "--to", "repair", "--limit", "3", "--rate", "1000", "--json").stdout
+    )
+    assert {"moved": 3, "more": True} == told
+    assert b"away 0\naway 1\naway 2\n" == shell.walrq("poll", "repair").stdout
+
+
+def test_ctrl_c_stops_a_replay_at_once_and_what_moved_is_exact(shell: Shell) -> None:
+    """In the pause before the next unit, which would be a quarter of an hour; the rest can be sent later."""
+    bury(shell, "stop", 3)
+    with shell.popen("dlq", "replay", "stop", "--rate", "0.001") as replaying:
+        while not shell.walrq("peek", "stop").stdout:
+            assert None is replaying.poll()
+        replaying.send_signal(signal.SIGINT)
+        out, err = replaying.communicate()
+
+    assert (130, b"") == (replaying.returncode, out)
+    assert b"walrq: stopped: moved 1; the rest stays dead\n" == err
+    assert b"moved 2\n" == shell.walrq("dlq", "replay", "stop").stdout
