@@ -102,6 +102,21 @@ def test_a_file_edited_wrongly_is_named(tmp_path: Path, text: str, hint: str) ->
     assert hint in caught.value.text
 
 
+def test_a_user_without_a_home_has_no_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Daemons and containers run as users whose home is not there, is no directory, or is not known at all."""
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    for env in ({"HOME": "/nonexistent"}, {"HOME": "/dev/null"}, {"HOME": ""}, {}):
+        assert "default" == contexts.resolve(None, None, env).origin
+
+
+def test_a_file_that_cannot_be_read_is_no_guess(tmp_path: Path) -> None:
+    """It may name another server: nothing is sent to the wrong one, and the way out is named."""
+    (tmp_path / "walrq/contexts.toml").mkdir(parents=True)
+
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory; name the server with --server"):
+        contexts.resolve(None, None, {"XDG_CONFIG_HOME": str(tmp_path)})
+
+
 def test_a_wrong_name_suggests_the_right_one(home: dict[str, str]) -> None:
     """Or shows what there is."""
     with pytest.raises(ConfigError, match="did you mean near"):

@@ -58,8 +58,11 @@ def path_of(env: Mapping[str, str]) -> Path:
     """Where contexts are kept, whether the file is there or not."""
     # The XDG rules: a relative or empty value counts as not set.
     base = env.get("XDG_CONFIG_HOME", "")
-    folder = Path(base) if os.path.isabs(base) else Path(env.get("HOME") or Path.home()) / ".config"
-    return folder / "walrq" / "contexts.toml"
+    if os.path.isabs(base):
+        return Path(base) / "walrq" / "contexts.toml"
+    home = env.get("HOME") or os.path.expanduser("~")
+    # A user without a home, as containers have them, has no contexts and cannot make any.
+    return Path(home if os.path.isabs(home) else "/") / ".config" / "walrq" / "contexts.toml"
 
 
 def load(path: Path) -> Contexts:
@@ -70,11 +73,11 @@ def load(path: Path) -> Contexts:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return Contexts({})
+    except (FileNotFoundError, NotADirectoryError):
+        return Contexts({})  # HOME=/dev/null has none either
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise _wrong(path, f"cannot be read: {why}") from None
+        raise _wrong(path, f"cannot be read: {why}; name the server with --server or {SERVER_VARIABLE}") from None
     import tomllib
 
     try:

@@ -620,8 +620,8 @@ def _report(message_ids: Sequence[str], outcomes: Sequence[str], as_json: bool, 
 
 
 @click.command(epilog=example("walrq move mail mail-later --max 100"))
-@click.argument("source")
-@click.argument("target")
+@click.argument("source", shell_complete=complete_queues)
+@click.argument("target", shell_complete=complete_queues)
 @click.option("--max", "limit", metavar="N", type=click.IntRange(1, 1_000), default=1, help="At most so many.  [1]")
 @json_option
 @server_option
