@@ -139,6 +139,7 @@ LAYERS: dict[str, Layer] = {
             "walrq.raft",
             "walrq.replica",
             "walrq.storage",
+            "walrq.worker",
         },
         third_party=frozenset({"attrs", "trio", "anyio", "cbor2", "crc32c", "pytest", "hypothesis"}),
         forbidden=frozenset({"asyncio"}),

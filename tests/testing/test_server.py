@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import threading
@@ -12,6 +13,7 @@ import pytest
 
 import walrq
 from walrq.errors import ConfigError, DiskFull, InternalError, InvalidArgument, ReceiptExpired, WalrqError
+from walrq.testing.clock import MovableClock, Settled
 from walrq.testing.report import describe
 from walrq.testing.server import Server
 
@@ -197,6 +199,46 @@ def test_a_worker_keeps_up_with_the_clock(server: Server, client: walrq.Client) 
     thread.join()
 
     assert [1] * 10 == done
+
+
+class Stops:
+    """Counts at how many moments the clock stood still."""
+
+    def __init__(self) -> None:
+        self.moments: set[float] = set()
+        self.clock: MovableClock | None = None
+
+    def settle(self, give_up_at: float) -> Settled:
+        assert self.clock is not None
+        self.moments.add(self.clock.monotonic())
+        return Settled(math.inf, ())
+
+
+def test_a_reader_that_waits_in_vain_does_not_make_a_day_long(server: Server, client: walrq.Client) -> None:
+    """Its polls end on the way, in order with what happens, and not one by one."""
+    client.push("other", "x", delay=3600)
+    ends: list[tuple[int, int]] = []
+    stop = threading.Event()
+    mine = server.connect()
+
+    def read() -> None:
+        while not stop.is_set():
+            found = mine.poll("jobs", wait=20)
+            ends.append((len(found), counts(server, "other")[1]))
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    await_parked(server, 1)
+    stops = Stops()
+    stops.clock = server.clock
+    server.clock.attach(stops)
+    server.clock.advance(86_400)
+    stop.set()
+    server.clock.advance(20)
+    thread.join()
+
+    assert (0, 1) == ends[0], "the first poll ended before the hour was over"
+    assert len(stops.moments) < 100
 
 
 def test_sessions_of_living_clients_outlive_the_moved_hours(server: Server, client: walrq.Client) -> None:

@@ -187,6 +187,17 @@ class MovableClock(Clock):
             InvalidArgument: `seconds` is negative, infinite or not a number.
             ClockStuck: something that was due did not end within `patience_s` real seconds.
         """
+        self._advance(seconds, only_to_next=False)
+
+    def advance_to_next(self, at_most: float) -> float:
+        """Let time pass up to the next moment at which something is due, at most `at_most` seconds; how many it were.
+
+        Raises:
+            InvalidArgument, ClockStuck: as `advance`.
+        """
+        return self._advance(at_most, only_to_next=True)
+
+    def _advance(self, seconds: float, *, only_to_next: bool) -> float:
         if not (math.isfinite(seconds) and seconds >= 0):
             raise InvalidArgument(f"seconds is {seconds}, it must be a finite number, 0 or more", field="seconds")
         with self._moving:
@@ -201,10 +212,13 @@ class MovableClock(Clock):
                     now = min(target, max(now, due))
                     self._stand_at(now)
                     due = self._settle()
+                    if only_to_next:
+                        break
             finally:
                 self._stand_at(now)
                 self._stands_at = None
                 self.advanced += now - start
+            return now - start
 
     async def advance_async(self, seconds: float) -> None:
         """`advance`, for a coroutine under trio or asyncio: other tasks run meanwhile."""

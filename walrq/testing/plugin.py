@@ -4,6 +4,7 @@
     walrq_client          a blocking client of it
     walrq_async_client    `async with walrq_async_client as client:`, under trio and asyncio, whatever runs the test
     walrq_clock           moves the node's time, and that of all clients and workers: `advance(seconds)`
+    walrq_run             `walrq_run(worker)` runs the application's tasks until their queues are empty
     walrq_faults          crashes, cut connections, lost answers, a full disk
     walrq_seed            what is left to chance is drawn from it; repeated by --walrq-seed=N
     walrq_session_server  one node for all tests; `reset()` empties it
@@ -14,6 +15,7 @@ Nothing of walrq is imported before a fixture is used: projects that do not test
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from walrq.client.blocking import Client
     from walrq.testing.clock import MovableClock
     from walrq.testing.faults import Faults
+    from walrq.testing.running import Runner
     from walrq.testing.server import AsyncConnection, Server
 
 _SEED = pytest.StashKey[int]()
@@ -122,10 +125,20 @@ def walrq_server(request: pytest.FixtureRequest, walrq_clock: MovableClock, walr
         environment.setenv("WALRQ_SERVER", server.url)
         shown = request.node.stash.setdefault(_SERVERS, [])
         shown.append(server)
+        _close_publishers()
         try:
             yield server
         finally:
+            _close_publishers()
             shown.remove(server)
+
+
+def _close_publishers() -> None:
+    """A worker of the application keeps the connection that `enqueue` made, and every test has another server."""
+    if "walrq.worker.publishing" in sys.modules:
+        from walrq.worker.publishing import close_all
+
+        close_all()
 
 
 @pytest.fixture
@@ -144,6 +157,14 @@ def walrq_async_client(walrq_server: Server) -> AsyncConnection:
 def walrq_faults(walrq_server: Server) -> Faults:
     """What can be done to the server."""
     return walrq_server.faults
+
+
+@pytest.fixture
+def walrq_run(walrq_server: Server) -> Runner:
+    """`walrq_run(worker)` runs a worker of the application until its queues are empty."""
+    from walrq.testing.running import Runner
+
+    return Runner(walrq_server)
 
 
 @pytest.fixture(scope="session")

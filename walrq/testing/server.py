@@ -321,14 +321,23 @@ class Server:
             return None
         reading = node.clock.read()
         now_ms = reading.monotonic_ms
-        # What somebody waits for. Everything else that sleeps here (time-outs of connections, an idle log's last sync)
-        # may as well wake at the next such moment; but not so late that sessions of the living would end.
-        due_ms = [now_ms + _STRIDE_MS, node.replica.next_deadline(reading), node.broker.polls.deadlines.next_ms()]
-        first_ms = min(each for each in due_ms if each is not None)
-        if first_ms <= now_ms:
-            return None
-        broker = node.broker
-        return Settled(node.clock.deadline(first_ms), (id(life), broker.counters.requests, broker.polls.parked))
+        activity = (id(life), node.broker.counters.requests, node.broker.polls.parked)
+        replica_ms = node.replica.next_deadline(reading)
+        polls_ms = node.broker.polls.deadlines.next_ms()
+        if min(each for each in (math.inf, replica_ms, polls_ms) if each is not None) <= now_ms:
+            # All tasks sleep, so whoever has to act on it reckons with the millisecond after this one.
+            left_s = trio.lowlevel.current_statistics().seconds_to_next_deadline
+            return Settled(self.clock.monotonic() + left_s, activity)
+        # Everything else that sleeps here (time-outs of connections, an idle log's last sync) may as well wake at the
+        # next such moment; but not so late that sessions of the living would end.
+        first_ms = now_ms + _STRIDE_MS
+        if replica_ms is not None:
+            first_ms = min(first_ms, replica_ms)
+            if polls_ms is not None and polls_ms < replica_ms - 1:
+                # Polls that end before it end empty. Not each at its own moment: an idle worker has one every few
+                # seconds, for ever.
+                first_ms = min(first_ms, replica_ms - 1)
+        return Settled(node.clock.deadline(first_ms), activity)
 
     def _until(self, look: Callable[[], Awaitable[T | None]], give_up_at: float) -> T:
         """What `await look()` in the server's loop gives, once it is not None."""

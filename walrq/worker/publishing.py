@@ -57,6 +57,12 @@ class Publisher:
 _publishers: weakref.WeakSet[Publisher] = weakref.WeakSet()
 
 
+def close_all() -> None:
+    """Close every publisher's connection; the next use makes another. For whoever ends the server: tests."""
+    for publisher in list(_publishers):
+        publisher.close()
+
+
 def _after_fork() -> None:
     for publisher in list(_publishers):
         publisher._after_fork()
