@@ -32,7 +32,7 @@ class Context:
         self._keeper = keeper
         self.message: Message = held.message
         self.task = task
-        self.log = HandlerLog(logging.getLogger("walrq.worker.handler"), ids(held.message, task))
+        self.log: HandlerLog = HandlerLog(logging.getLogger("walrq.worker.handler"), ids(held.message, task))
 
     # --- the message ----------------------------------------------------------------------------------------
     @property
