@@ -91,7 +91,7 @@ class Worker:
         self._handlers: dict[str, Target] = {}
         self._middleware: list[Middleware] = []
         self._lifespan: list[Callable[[], AbstractAsyncContextManager[None]]] = []
-        self.publisher = Publisher(url, config)
+        self.publisher: Publisher = Publisher(url, config)
         self._lock = threading.Lock()
         self._serving: Serving | None = None
         # The client of the run under way and the event loop it belongs to.
@@ -340,11 +340,10 @@ class Worker:
             WalrqError: the server refuses this client for good. A server that is not there is waited for.
             RuntimeError: this worker runs already.
         """
-        serving = Serving(plan or self.plan(), self._started)
         with self._lock:
             if self._serving is not None:
                 raise RuntimeError("this worker is running already")
-            self._serving = serving
+            serving = self._serving = Serving(plan or self.plan(), self._started)
         try:
             return await serving.run()
         finally:

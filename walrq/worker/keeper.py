@@ -81,7 +81,7 @@ class Keeper:
 
     def __init__(self, endpoints: Sequence[Endpoint], config: ClientConfig, lease_s: float, mailbox: Mailbox) -> None:
         low, high = PATIENCE_S
-        patience = min(high, max(low, lease_s * PATIENCE_SHARE))
+        patience = min(high, max(low, lease_s * PATIENCE_SHARE), config.timeout_s)
         self._clock = config.clock
         self._client = Client(
             endpoints,
@@ -169,6 +169,10 @@ class Keeper:
         # The descriptor may be gone already when the thread ended by itself.
         with contextlib.suppress(OSError):
             os.write(self._client.wake_descriptor, b"!")
+
+    def close(self) -> None:
+        """Close the connection; fine when `run` did, or never began."""
+        self._client.close()
 
     def _look_up(self) -> None:
         if self._stopping:

@@ -147,6 +147,7 @@ class Serving:
                     failure = error
                 around.cancel_scope.cancel()
         finally:
+            self._keeper.close()
             self._mailbox.close()
         if failure is not None:
             raise _single(failure)
