@@ -394,3 +394,26 @@ async def test_a_request_larger_than_the_sockets_buffer_arrives_whole(fake: Fake
             await arrived(fake, api.Push, 2)
 
     assert sorted([big, b"small"]) == sorted(payload for _, _, payload in fake.messages)
+
+
+async def test_a_pool_keeps_small_calls_clear_of_a_slow_one(fake: FakeServer) -> None:
+    """The least busy connection is taken; each has a session, and all are closed."""
+    answer, asked_on = fake.script, {}
+
+    def script(connection: Connection, incoming: Incoming) -> api.Reply | None:
+        if type(incoming.request) is not api.Push:
+            return answer(connection, incoming)
+        asked_on[incoming.request.queue] = connection
+        return None if incoming.request.queue == "stuck" else api.Pushed(2, 1)
+
+    fake.script = script
+    async with aio.connect(fake.url, pool=3) as client, anyio.create_task_group() as tasks:
+        tasks.start_soon(client.push, "stuck", b"x")
+        stuck = await arrived(fake, api.Push)
+        await client.push("q", b"y")
+
+        assert asked_on["q"] is not asked_on["stuck"]
+        asked_on["stuck"].reply(stuck, api.Pushed(1, 1))
+    await arrived(fake, api.CloseSession, 3)
+
+    assert 3 == len(fake.hellos)

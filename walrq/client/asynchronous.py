@@ -48,7 +48,7 @@ class Client:
 
     def __init__(self, endpoints: Sequence[Endpoint], config: ClientConfig) -> None:
         self.config = config
-        self._carrier = Carrier(endpoints, config)
+        self._carriers = tuple([Carrier(endpoints, config) for _ in range(config.pool)])
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
 
     async def __aenter__(self) -> Self:
@@ -58,7 +58,14 @@ class Client:
             ServerUnreachable: nobody answered at any address.
             WalrqError: the server refused the connection, or is no walrq server.
         """
-        await self._carrier.open()
+        opened: list[Carrier] = []
+        try:
+            for carrier in self._carriers:
+                await carrier.open()
+                opened.append(carrier)
+        except BaseException:
+            await _close_all(opened)
+            raise
         return self
 
     async def __aexit__(
@@ -66,7 +73,13 @@ class Client:
     ) -> None:
         for consumer in list(self._consumers):
             consumer._release()
-        await self._carrier.close()
+        await _close_all(self._carriers)
+
+    @property
+    def _carrier(self) -> Carrier:
+        """The connection for the next call: the least busy, the first among equals, so that calls meet there."""
+        carriers = self._carriers
+        return carriers[0] if len(carriers) == 1 else min(carriers, key=lambda carrier: carrier.exchange.in_flight)
 
     async def _ask(self, request: api.Request, kind: type[R]) -> R:
         return await self._carrier.ask(request, kind)
@@ -191,8 +204,9 @@ class Client:
 
         Iterate `batch.payloads()`, then `await batch.ack()`.
         """
-        call = self._carrier.submit(op.poll(queue, visibility, max_messages, wait, self.config.worker))
-        reply = await self._carrier.answered(call)
+        carrier = self._carrier
+        call = carrier.submit(op.poll(queue, visibility, max_messages, wait, self.config.worker))
+        reply = await carrier.answered(call)
         if not isinstance(reply, api.Polled):
             raise RemoteProtocolError(f"the server answered Poll with {type(reply).__name__}")
         deadline = call.sent_at + (reply.parked_ms + reply.visibility_ms) / 1000
@@ -471,6 +485,15 @@ class Client:
         asked_at = time.monotonic()
         await self._ask(api.Ping(), api.Pong)
         return time.monotonic() - asked_at
+
+
+async def _close_all(carriers: Sequence[Carrier]) -> None:
+    """Each has a nursery: they end in the opposite order of their beginnings, all of them, cancelled or not."""
+    if carriers:
+        try:
+            await carriers[-1].close()
+        finally:
+            await _close_all(carriers[:-1])
 
 
 class Consumer:

@@ -89,8 +89,10 @@ class ClientConfig:
     Attributes:
         session: register a session, so that a request retried after a broken connection takes effect once.
             Without one, a change whose answer was lost raises `ConnectionLost` (outcome unknown).
-        pool: connections that the threads of one blocking client are spread over, each thread keeping to one.
-            The second and later ones are opened when a thread first needs them.
+        pool: connections of one client. The threads of a blocking client are spread over them, each thread keeping
+            to one, and the second and later ones are opened when a thread first needs them; the calls of an
+            asynchronous client take the least busy one. More than one is for large payloads, which would stand
+            before small requests.
         window: requests on their way at a time, per connection; more wait in the client. Polls that wait for
             messages do not count.
         timeout_s: longest time from a call to its answer, reconnects and retries included; a poll's own
