@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the named bench."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(
-        prog="bench",
+        prog="python -m bench" if __package__ == "bench" else "walrq-bench",
         description="Measure walrq on this machine.",
         epilog="Example: python -m bench throughput --batch 100 --producers 4 --consumers 4 --seconds 10",
     )

@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the named subcommand and return its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(
-        prog="chaos",
+        prog="python -m chaos" if __package__ == "chaos" else "walrq-chaos",
         description="Run walrq under faults and judge what its clients saw.",
         epilog="Example: python -m chaos soak --nodes 1 --duration 60 --seed 7",
     )

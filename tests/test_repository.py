@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -205,34 +203,6 @@ def test_every_package_is_in_the_wheels_list() -> None:
         expected |= names(folder, dotted)
 
     assert expected == listed
-
-
-def test_the_wheel_installs_nothing_called_chaos_or_bench(tmp_path: Path) -> None:
-    """Names that common belong to the user; ours live inside walrq."""
-    copy = tmp_path / "tree"
-    copy.mkdir()
-    for name in ("walrq", "chaos", "bench", "spec"):
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "LICENSE"):
-        shutil.copy(ROOT / name, copy / name)
-    quiet = ["--quiet", "--disable-pip-version-check"]
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", *quiet, "--no-deps", "--no-build-isolation", str(copy)],
-        cwd=tmp_path,
-        check=True,
-        env={**os.environ, "PIP_NO_INDEX": "1"},
-    )
-    (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        files = archive.namelist()
-        entry_points = archive.read(next(name for name in files if name.endswith("entry_points.txt"))).decode()
-
-    assert {"walrq"} == {name.split("/")[0] for name in files if ".dist-info/" not in name}
-    assert "walrq/py.typed" in files
-    for line in ("walrq", "walrq-bench", "walrq-chaos"):
-        (target,) = re.findall(rf"^{line} = ([\w.]+):main$", entry_points, flags=re.MULTILINE)
-        path = target.replace(".", "/")
-        assert {f"{path}.py", f"{path}/__init__.py"} & set(files), f"{line} starts {target}, not in the wheel"
 
 
 def test_make_help_names_every_target() -> None:

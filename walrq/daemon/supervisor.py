@@ -73,6 +73,9 @@ _QUIET_MS: Final = 100
 # A tool that signals the process and then its group (timeout, some init systems) means one stop, not two.
 _SAME_SIGNAL_MS: Final = 100
 
+# Not every system has it.
+_HANGUP: Final[signal.Signals | None] = getattr(signal, "SIGHUP", None)
+
 Front = Reactor | StreamFront
 ReadyLine = dict[str, Any]
 Greet = Callable[[ReadyLine], Awaitable[None]]
@@ -109,9 +112,9 @@ def serve(config: Config, *, greet: Greet | None = None) -> int:
 
 def _heeded() -> list[int]:
     """The signals that mean something to a node. Under nohup SIGHUP stays ignored."""
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    if _HANGUP is None or signal.getsignal(_HANGUP) is signal.SIG_IGN:
         return [signal.SIGTERM, signal.SIGINT]
-    return [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+    return [signal.SIGTERM, signal.SIGINT, _HANGUP]
 
 
 def _too_late(number: int, frame: FrameType | None) -> None:
@@ -369,6 +372,8 @@ def start_core(core: trio.Nursery, node: Node) -> None:
 def make_front(node: Node) -> Front:
     """What carries the native protocol's TCP."""
     choice = node.config.front
+    if choice == "reactor" and not EPOLL_AVAILABLE:
+        raise ConfigError("front is reactor, but this system has no epoll; leave it at auto", field="front")
     if choice == "reactor" or (choice == "auto" and EPOLL_AVAILABLE):
         return Reactor(node.broker, node.clock, node.welcome, hold=node.driver.hold, go=node.driver.go)
     return StreamFront(node.broker, node.clock, node.welcome)
@@ -407,7 +412,7 @@ async def _watch_signals(signals: AsyncIterator[int], wishes: Wishes, clock: Clo
     first_ms = 0
     async for number in signals:
         # A terminal that is gone is no terminal any more: nobody would notice the node that stays behind.
-        if number == signal.SIGHUP and not (on_terminal and not sys.stderr.isatty()):
+        if number == _HANGUP and not (on_terminal and not sys.stderr.isatty()):
             wishes.reload.set()
             continue
         if wishes.stop.is_set():

@@ -22,8 +22,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-if sys.platform != "win32":
-    import fcntl
+if sys.platform == "win32":
+    raise ImportError("a walrq node does not run on Windows; its client does")
+
+import fcntl
+
+# On macOS only.
+_FULL_SYNC: Final[int] = getattr(fcntl, "F_FULLFSYNC", -1)
 
 # The kernel refuses longer vectors (IOV_MAX on Linux and macOS).
 BUFFERS_PER_WRITE_MAX: Final = 1024
@@ -135,22 +140,34 @@ class RealDisk:
                 raise OSError(errno.EIO, "a write made no progress")
             written += count
 
-    def pwritev(self, handle: int, buffers: Sequence[bytes], offset: int) -> None:
-        written = os.pwritev(handle, buffers, offset)
-        total = sum(map(len, buffers))
-        if written != total:
-            self.pwrite(handle, b"".join(buffers)[written:], offset + written)
+    if hasattr(os, "pwritev"):
 
-    if sys.platform == "darwin":
+        def pwritev(self, handle: int, buffers: Sequence[bytes], offset: int) -> None:
+            written = os.pwritev(handle, buffers, offset)
+            total = sum(map(len, buffers))
+            if written != total:
+                self.pwrite(handle, b"".join(buffers)[written:], offset + written)
+
+    else:
+
+        def pwritev(self, handle: int, buffers: Sequence[bytes], offset: int) -> None:
+            self.pwrite(handle, b"".join(buffers), offset)
+
+    if _FULL_SYNC >= 0:
 
         def fdatasync(self, handle: int) -> None:
             # fsync on macOS stops at the drive's volatile cache; F_FULLFSYNC goes through it.
-            fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
+            fcntl.fcntl(handle, _FULL_SYNC)
+
+    elif hasattr(os, "fdatasync"):
+
+        def fdatasync(self, handle: int) -> None:
+            os.fdatasync(handle)
 
     else:
 
         def fdatasync(self, handle: int) -> None:
-            os.fdatasync(handle)
+            os.fsync(handle)
 
     def fsync_directory(self, path: str) -> None:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
