@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import re
@@ -200,6 +201,8 @@ def open_client(server: str | None, **changes: Any) -> Iterator[Client]:
     from walrq.client.blocking import connect
     from walrq.errors import WalrqError
 
+    # Python shows warnings of a program that configured no logging; the notes of an outage are for people already.
+    logging.getLogger("walrq.client").addHandler(logging.NullHandler())
     try:
         opened = connect(server, **changes)
     except WalrqError as error:
