@@ -30,7 +30,7 @@ def fair(queue: walrq.Client) -> list[list[str]]:
     """Two queues: most of each batch for the VIPs, the rest for whoever waits longest."""
     queue.push_batch("orders.vip", [f"vip {number}" for number in range(20)])
     queue.push_batch("orders.normal", [f"normal {number}" for number in range(6)])
-    rounds = []
+    rounds: list[list[str]] = []
     while True:
         messages = queue.poll("orders.vip", max_messages=VIP_SHARE)
         messages += queue.poll("orders.normal", max_messages=BATCH - len(messages))

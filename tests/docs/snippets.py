@@ -1,6 +1,6 @@
 """What a page asks its reader to type: the fenced blocks, in order, with what the page says about each.
 
-A comment on the line before a block steers how the tests run it (the site does not show it):
+A comment before a block (blank lines do not count) steers how the tests run it (the site does not show it):
 
     <!-- not run: REASON -->    not executed; tests/docs/test_snippets.py lists every one with its reason
     <!-- terminal: NAME -->     typed into a terminal of that name, and not waited for: a server, a worker
@@ -20,6 +20,12 @@ import attrs
 
 MARK = re.compile(r"^<!-- (?P<kind>not run|terminal|output|shows)(?:: (?P<text>.+?))? -->$")
 FILE_NAME = re.compile(r"^(?:#|//) (?P<name>[\w./-]+\.(?:py|toml|ini|cfg|txt|json|sh))$")
+# What differs from one run to the next: how to find it in a page, and what stands for it in a regular expression.
+VARIES = (
+    (re.compile(r"\b[0-7][0-9A-HJKMNP-TV-Z]{25}\b"), "[0-7][0-9A-HJKMNP-TV-Z]{25}"),
+    (re.compile(r"\b\d\d:\d\d:\d\d\b"), "[0-9]{2}:[0-9]{2}:[0-9]{2}"),
+    (re.compile(r"\bnode\\-[0-9a-f]{8}\b"), "node-[0-9a-f]{8}"),
+)
 TEST = re.compile(r"^(?:async )?def test_\w+\(", re.MULTILINE)
 
 
@@ -71,8 +77,8 @@ def snippets(text: str) -> list[Snippet]:
             opened = None
         elif opened is not None:
             body.append(line.removeprefix(opened[2]))
-        if opened is None or stripped.startswith("```"):
-            previous = stripped if opened is None else previous
+        if opened is None and stripped:
+            previous = stripped
     assert opened is None, f"the block opened in line {opened} is never closed"
     return found
 
@@ -104,10 +110,16 @@ def commands(snippet: Snippet) -> Iterator[Command]:
 
 
 def same(shown: str, printed: str) -> bool:
-    """Whether a program printed what the page shows. `...` stands for anything, spaces at line ends do not count."""
+    """Whether a program printed what the page shows.
+
+    `...` stands for anything; spaces at line ends do not count; a message id, a time of day or a node's name that the
+    page shows stands for any other.
+    """
 
     def tidy(text: str) -> str:
         return "\n".join(line.rstrip() for line in text.strip().splitlines())
 
     pattern = re.escape(tidy(shown)).replace(re.escape("..."), r"[\s\S]*?")
+    for varies, any_other in VARIES:
+        pattern = varies.sub(any_other, pattern)
     return re.fullmatch(pattern, tidy(printed)) is not None

@@ -13,8 +13,9 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -32,7 +33,7 @@ def cell(text: str) -> str:
     return re.sub(r"\s+", " ", text).strip().replace("|", r"\|")
 
 
-def table(header: str, rows: Iterator[tuple[str, ...]] | list[tuple[str, ...]]) -> str:
+def table(header: str, rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table; `header` separates its columns by vertical bars."""
     names = [name.strip() for name in header.split("|")]
     lines = [names, ["---"] * len(names), *rows]
@@ -139,11 +140,11 @@ def attribute_texts(docstring: str) -> dict[str, str]:
     return found
 
 
-def default_of(field: attrs.Attribute[object]) -> str:
+def default_of(field: attrs.Attribute[Any]) -> str:
     """A default as a person reads it."""
-    default = field.default
-    if isinstance(default, attrs.Factory):  # type: ignore[arg-type]
-        factory = default.factory
+    default: Any = field.default
+    factory = getattr(default, "factory", None)
+    if factory is not None:
         return "host name and process id" if factory is default_worker else f"`{factory()!r}`"
     if isinstance(default, bool) or default is None or isinstance(default, str):
         return f"`{default!r}`"

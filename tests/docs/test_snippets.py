@@ -74,6 +74,10 @@ def test_what_is_not_run_is_listed() -> None:
         ("a...b", "a", False),
         ("1.5 (x)", "1x5 (x)", False),
         ("a  ", "a", True),
+        ("01M8NB9JFYE000008000000001 04:27:00", "01M8NB9JG0E000008000000002 23:59:59", True),
+        ("01M8NB9JFYE000008000000001", "1", False),
+        ("node-a66764c6 [1]", "node-00000000 [1]", True),
+        ("12:00:00", "12:00", False),
     ],
 )
 def test_shown_output_is_compared(shown: str, printed: str, is_same: bool) -> None:
@@ -83,9 +87,9 @@ def test_shown_output_is_compared(shown: str, printed: str, is_same: bool) -> No
 
 def test_blocks_are_read_with_their_marks() -> None:
     """The comment right before a block belongs to it, one further up does not."""
-    text = "<!-- not run: slow -->\n```sh\nx\n```\n\n<!-- output -->\nwords\n```text\ny\n```\n"
+    text = "<!-- not run: slow -->\n\n```sh\nx\n```\n\n<!-- output -->\nwords\n```text\ny\n```\n```text\nz\n```\n"
 
-    assert [("not run", "slow"), ("", "")] == [(each.mark, each.text) for each in snippets(text)]
+    assert [("not run", "slow"), ("", ""), ("", "")] == [(each.mark, each.text) for each in snippets(text)]
 
 
 def test_commands_are_told_from_their_output() -> None:
