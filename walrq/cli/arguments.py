@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import os
 import re
@@ -197,6 +196,8 @@ def open_client(server: str | None, **changes: Any) -> Iterator[Client]:
     Raises:
         WalrqError: see `walrq.connect`; it says who named the server, unless that was typed just now.
     """
+    import logging
+
     from walrq.cli.interrupts import INTERRUPTS
     from walrq.client.blocking import connect
     from walrq.errors import WalrqError
