@@ -71,7 +71,8 @@ async def after() -> None: ...
 
 
 def enqueue() -> None:
-    assert_type(bare, walrq.Task[[int], str])
+    plain: Callable[[int], str] = bare
+    assert_type(plain(1), str)
     assert_type(bare(1), str)
     assert_type(bare.enqueue(1), str)
     assert_type(send("ada", urgent=True), None)
@@ -81,7 +82,8 @@ def enqueue() -> None:
     ids = send.enqueue_many([send.call("ada"), send.call("bob", urgent=True)])
     assert_type(ids, walrq.MessageIds)
     assert_type(ids[0], str)
-    assert_type(fetch("x"), Coroutine[Any, Any, bytes])
+    coroutine: Coroutine[Any, Any, bytes] = fetch("x")
+    coroutine.close()
 
 
 async def enqueue_async() -> None:
