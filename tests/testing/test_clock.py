@@ -313,3 +313,20 @@ def test_a_coroutine_may_advance_without_holding_up_its_loop(backend: str) -> No
     anyio.run(main, backend=backend)
 
     assert clock.monotonic() - start >= 60
+
+
+def test_time_passes_until_something_is_so() -> None:
+    """It stops at the due moment that brought it about, or at the bound, and says how far it came."""
+    clock = MovableClock()
+    start = clock.monotonic()
+    bell = Bell(clock, *(start + 10 * number for number in range(1, 9)))
+    clock.attach(bell)
+
+    third = clock.advance_until(lambda: len(bell.rung) == 3, 60)
+    at_once = clock.advance_until(lambda: True, 60)
+    never = clock.advance_until(lambda: False, 15)
+
+    assert 29 < third <= 30
+    assert 0 == at_once
+    assert 15 == round(never, 6)
+    assert 4 <= len(bell.rung) <= 5

@@ -163,6 +163,39 @@ def test_faults_are_a_fixture(users: pytest.Pytester) -> None:
     run(users).assert_outcomes(passed=2)
 
 
+def test_tasks_of_an_application_run_in_every_test_anew(users: pytest.Pytester) -> None:
+    """A worker is a module's global: what it keeps of one test's server does not reach into the next."""
+    users.makepyfile(
+        shop="""
+        import walrq
+
+        worker = walrq.Worker(queue="shop")
+        sent = []
+
+        @worker.task(retries=3, backoff=60)
+        def send(order):
+            sent.append(order)
+            if sent.count(order) < 2:
+                raise ConnectionError("not yet")
+        """,
+        test_shop="""
+        import pytest
+        import shop
+
+        @pytest.mark.parametrize("order", [1, 2, 3])
+        def test_it(walrq_run, walrq_server, order):
+            shop.send.enqueue(order)
+            walrq_run(shop.worker)
+            assert shop.sent.count(order) == 1
+            assert walrq_run(shop.worker, advance=600) > 50
+            assert shop.sent.count(order) == 2
+            assert [queue.delayed + queue.ready + queue.leased for queue in walrq_server.queues()] == [0]
+        """,
+    )
+
+    run(users).assert_outcomes(passed=3)
+
+
 def test_a_marker_gives_settings(users: pytest.Pytester) -> None:
     """Those of the daemon; the nearest marker wins; a wrong name is an error that suggests the right one."""
     users.makepyfile(

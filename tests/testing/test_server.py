@@ -241,6 +241,40 @@ def test_a_reader_that_waits_in_vain_does_not_make_a_day_long(server: Server, cl
     assert len(stops.moments) < 100
 
 
+def test_a_client_may_connect_while_the_clock_is_advanced(server: Server) -> None:
+    """Its greeting has ten seconds; an hour that passes at once does not end it."""
+    stop = threading.Event()
+    failed: list[BaseException] = []
+    connected: list[float] = []
+
+    def connect() -> None:
+        while not stop.is_set():
+            try:
+                with server.connect() as mine:
+                    connected.append(mine.ping())
+            except WalrqError as error:
+                failed.append(error)
+
+    thread = threading.Thread(target=connect)
+    thread.start()
+    while len(connected) < 20:
+        server.clock.advance(36_000)
+    stop.set()
+    thread.join()
+
+    assert [] == failed
+
+
+def test_a_connection_that_says_nothing_does_not_hold_the_clock_up(server: Server) -> None:
+    """It is sent away when its time is over, as any other."""
+    with socket.create_connection(("127.0.0.1", int(server.address.rpartition(":")[2]))) as silent:
+        server.clock.advance(12)
+        silent.settimeout(10)
+        farewell = b"".join(iter(lambda: silent.recv(4096), b""))
+
+    assert b"Hello" in farewell
+
+
 def test_sessions_of_living_clients_outlive_the_moved_hours(server: Server, client: walrq.Client) -> None:
     """An idle session ends after an hour; one with a connection is kept, in a moved hour too."""
     client.push("jobs", "a")

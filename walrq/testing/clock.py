@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
@@ -41,7 +42,7 @@ class Settled:
 
     Attributes:
         next_due: moment of the clock at which something is due next; infinity when nothing is.
-        activity: numbers that change when clients were given something, or asked for something.
+        activity: numbers that change when clients were given something that they may act on.
     """
 
     next_due: float
@@ -187,17 +188,20 @@ class MovableClock(Clock):
             InvalidArgument: `seconds` is negative, infinite or not a number.
             ClockStuck: something that was due did not end within `patience_s` real seconds.
         """
-        self._advance(seconds, only_to_next=False)
+        self._advance(seconds, lambda: False)
 
-    def advance_to_next(self, at_most: float) -> float:
-        """Let time pass up to the next moment at which something is due, at most `at_most` seconds; how many it were.
+    def advance_until(self, condition: Callable[[], bool], at_most: float) -> float:
+        """Let time pass until `condition` holds, at most `at_most` seconds; how many it were.
+
+        Args:
+            condition: looked at before the first and at every due moment, while the clock stands still.
 
         Raises:
             InvalidArgument, ClockStuck: as `advance`.
         """
-        return self._advance(at_most, only_to_next=True)
+        return self._advance(at_most, condition)
 
-    def _advance(self, seconds: float, *, only_to_next: bool) -> float:
+    def _advance(self, seconds: float, enough: Callable[[], bool]) -> float:
         if not (math.isfinite(seconds) and seconds >= 0):
             raise InvalidArgument(f"seconds is {seconds}, it must be a finite number, 0 or more", field="seconds")
         with self._moving:
@@ -208,12 +212,10 @@ class MovableClock(Clock):
                 self._stands_at = now
                 # Those with a keeper may hold leases that the keeper has not heard of yet.
                 due = self._settle(patient=bool(self._sleepers))
-                while now < target:
+                while now < target and not enough():
                     now = min(target, max(now, due))
                     self._stand_at(now)
                     due = self._settle()
-                    if only_to_next:
-                        break
             finally:
                 self._stand_at(now)
                 self._stands_at = None

@@ -86,16 +86,19 @@ class Runner:
         advanced = 0.0
         while True:
             busy, waiting = self._counts(queues)
-            if run.ended:
+            if run.ended or not (busy or (waiting and advanced < advance)):
                 return advanced
             if not busy:
-                if not waiting or advanced >= advance:
-                    return advanced
-                advanced += self._server.clock.advance_to_next(advance - advanced)
+                advanced += self._server.clock.advance_until(lambda: self._has_news(queues), advance - advanced)
             elif time.monotonic() >= give_up_at:
                 raise AssertionError(f"the worker's queues do not become empty\n{describe(self._server)}")
             else:
                 time.sleep(_LOOK_S)
+
+    def _has_news(self, queues: frozenset[str]) -> bool:
+        """Whether there is work again, or nothing left to wait for."""
+        busy, waiting = self._counts(queues)
+        return busy > 0 or not waiting
 
     def _counts(self, queues: frozenset[str]) -> tuple[int, int]:
         """(ready and under way, delayed) messages."""

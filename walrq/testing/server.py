@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, cast
 
 import attrs
 import trio
@@ -33,6 +33,7 @@ from walrq.client.blocking import Client, connect
 from walrq.daemon import listener
 from walrq.daemon.clock import Clock
 from walrq.daemon.config import Config
+from walrq.daemon.connection import Connection
 from walrq.daemon.supervisor import Node, drain, make_front, open_node, start_core
 from walrq.errors import InternalError
 from walrq.limits import SEGMENT_BYTES_MIN, SESSION_IDLE_MS
@@ -52,6 +53,8 @@ HOST: Final = "127.0.0.1"
 ANSWER_S_MAX: Final = 30.0
 # Real seconds between two looks at what only other threads can end.
 _LOOK_S: Final = 0.0002
+# Real seconds that a new connection has for its greeting before the clock goes on without it.
+_GREETING_S: Final = 1.0
 # The clock moves at most this far at a time: the node must get to say in time whose sessions live.
 _STRIDE_MS: Final = SESSION_IDLE_MS * 5 // 6
 
@@ -142,6 +145,7 @@ class Server:
         self._inner = SimDisk(seed=seed)
         self._sync_s = 0.0
         self._full = False
+        self._hurry_until = math.inf
         self.faults = Faults(self)
         self.wire = Wire(self.faults.note, self._crash_from_wire)
         self._clients: list[Client] = []
@@ -317,17 +321,20 @@ class Server:
         if life is None:
             return Settled(math.inf, ())
         node = life.node
-        if node is None or node.replica.has_work or node.driver.persister.busy:
+        if node is None or node.replica.has_work or node.driver.persister.busy or self._is_hurried(node):
             return None
         reading = node.clock.read()
         now_ms = reading.monotonic_ms
-        activity = (id(life), node.broker.counters.requests, node.broker.polls.parked)
         replica_ms = node.replica.next_deadline(reading)
+        activity = [id(life), sum(q.pushed + q.delivered + q.acked for q in node.replica.machine.queues.values())]
+        if replica_ms is not None and replica_ms <= now_ms + 1:
+            # Readers whose polls have just ended ask again before there is something for them.
+            activity += [node.broker.counters.requests, node.broker.polls.parked]
         polls_ms = node.broker.polls.deadlines.next_ms()
         if min(each for each in (math.inf, replica_ms, polls_ms) if each is not None) <= now_ms:
             # All tasks sleep, so whoever has to act on it reckons with the millisecond after this one.
             left_s = trio.lowlevel.current_statistics().seconds_to_next_deadline
-            return Settled(self.clock.monotonic() + left_s, activity)
+            return Settled(self.clock.monotonic() + left_s, tuple(activity))
         # Everything else that sleeps here (time-outs of connections, an idle log's last sync) may as well wake at the
         # next such moment; but not so late that sessions of the living would end.
         first_ms = now_ms + _STRIDE_MS
@@ -337,7 +344,20 @@ class Server:
                 # Polls that end before it end empty. Not each at its own moment: an idle worker has one every few
                 # seconds, for ever.
                 first_ms = min(first_ms, replica_ms - 1)
-        return Settled(node.clock.deadline(first_ms), activity)
+        return Settled(node.clock.deadline(first_ms), tuple(activity))
+
+    def _is_hurried(self, node: Node) -> bool:
+        """Whether a connection runs against a time-out: its greeting, or the rest of a frame, is still on its way.
+
+        It gets a moment of real time for that, or an hour that passes at once would end it. Not for ever: some say
+        nothing.
+        """
+        now = time.monotonic()
+        if not any(cast(Connection, port).has_deadline for port in node.broker.ports):
+            self._hurry_until = math.inf
+            return False
+        self._hurry_until = min(self._hurry_until, now + _GREETING_S)
+        return now < self._hurry_until
 
     def _until(self, look: Callable[[], Awaitable[T | None]], give_up_at: float) -> T:
         """What `await look()` in the server's loop gives, once it is not None."""
