@@ -7,7 +7,6 @@ prints a long history, and /tmp is a folder of the test.
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,17 +15,12 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import ROOT, Shell, make_shell, script
+from tests.docs.reader import free_port
 from tests.test_docs import blocks
 
 README = (ROOT / "README.md").read_text()
 LINES = 300
 MIDDLE = 60
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def of_language(language: str) -> list[str]:
