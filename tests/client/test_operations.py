@@ -194,3 +194,21 @@ def test_a_value_without_a_json_form_is_an_invalid_argument() -> None:
     """An error of the vocabulary, not one of the encoder's."""
     with pytest.raises(InvalidArgument, match="JSON"):
         op.push_one("q", None, object(), None, None, None, op.PushOptions())
+
+
+def test_parts_of_a_shared_run_are_given_back_apart() -> None:
+    """Two callers of one run: what one gives back is never the other's, and nothing is given back twice."""
+    run = delivered("q", 1, (b"x",) * 10)
+    whole, left, right = Batch(run, 0.0), Batch(run, 0.0), Batch(run, 0.0)
+    left.narrow(whole, 0, 3)
+    right.narrow(whole, 4, 9)
+
+    assert ((0, 3),) == op.settlements(left)[0].items[0].ranges
+    left.messages()[1].mark_settled()
+    assert ((0, 0), (2, 3)) == op.settlements(left)[0].items[0].ranges
+    (part,) = op.settlements([left, right, right, left.messages()[0], right.messages()[5]])
+    assert [((0, 0), (2, 3)), ((4, 9),)] == [item.ranges for item in part.items]
+    (part,) = op.settlements([left, right.messages()[5]])
+    assert [((0, 0), (2, 3)), ((9, 9),)] == [item.ranges for item in part.items]
+    (part,) = op.settlements([left, whole, right.messages()[5]])
+    assert [None] == [item.ranges for item in part.items]

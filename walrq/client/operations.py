@@ -323,38 +323,52 @@ class Settlement:
 def settlements(what: Settleable) -> list[Settlement]:
     """The receipts and ranges of messages or batches, grouped so that one queue is one request."""
     if isinstance(what, Batch):
-        ranges = None if what.window is None else (what.window,)
-        return [Settlement(what.queue, (api.Item(what.run.receipt, ranges),), ((what,),))]
+        return [Settlement(what.queue, (_item(what),), ((what,),))]
     if isinstance(what, Message):
         offset = what.offset
         return [Settlement(what.queue, (api.Item(what.batch.run.receipt, ((offset, offset),)),), ((what,),))]
     if not isinstance(what, Iterable):
         raise InvalidArgument(f"expected a message, a batch or a list of them, not {type(what).__name__}")
     queues: dict[str, dict[bytes, dict[int, Message]]] = {}
-    wholes: dict[bytes, Batch] = {}
+    batches: dict[bytes, dict[api.Range | None, Batch]] = {}
     for entry in what:
         if isinstance(entry, Message):
             run = entry.batch.run
             queues.setdefault(run.queue, {}).setdefault(run.receipt, {})[entry.offset] = entry
         elif isinstance(entry, Batch):
             queues.setdefault(entry.run.queue, {}).setdefault(entry.run.receipt, {})
-            wholes[entry.run.receipt] = entry
+            batches.setdefault(entry.run.receipt, {})[entry.window] = entry
         else:
             raise InvalidArgument(f"expected a message, a batch or a list of them, not {type(entry).__name__}")
     found = []
     for queue, receipts in queues.items():
         rows: list[tuple[api.Item, tuple[Message | Batch, ...]]] = []
         for receipt, by_offset in receipts.items():
-            whole = wholes.get(receipt)
-            if whole is not None:
-                rows.append((api.Item(receipt), (whole,)))
-                continue
-            offsets = sorted(by_offset)
-            rows.append((api.Item(receipt, _ranges(offsets)), tuple([by_offset[offset] for offset in offsets])))
+            parts = batches.get(receipt, {})
+            if None in parts:
+                parts = {None: parts[None]}  # it stands for all the others
+            for batch in parts.values():
+                rows.append((_item(batch), (batch,)))
+            offsets = sorted([offset for offset in by_offset if not any(_covers(each, offset) for each in parts)])
+            if offsets:
+                rows.append((api.Item(receipt, _ranges(offsets)), tuple([by_offset[offset] for offset in offsets])))
         for start in range(0, len(rows), SETTLE_ITEMS_MAX):
             part = rows[start : start + SETTLE_ITEMS_MAX]
             found.append(Settlement(queue, tuple([row[0] for row in part]), tuple([row[1] for row in part])))
     return found
+
+
+def _covers(window: api.Range | None, offset: int) -> bool:
+    return window is None or window[0] <= offset <= window[1]
+
+
+def _item(batch: Batch) -> api.Item:
+    """All of a batch that is still outstanding: of a whole run the server knows it best, of a part the batch does."""
+    if batch.window is None:
+        return api.Item(batch.run.receipt)
+    first, last = batch.window
+    rest = [offset for offset in range(first, last + 1) if not batch.settled_at(offset)]
+    return api.Item(batch.run.receipt, _ranges(rest) if rest else (batch.window,))
 
 
 def handle_settlement(queue: str, message_id: str, receipt_handle: str) -> Settlement:
