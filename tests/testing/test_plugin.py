@@ -237,10 +237,16 @@ def test_a_session_server_is_one_for_all(users: pytest.Pytester) -> None:
             assert [each.name for each in walrq_session_server.queues()] == ["jobs"]
             walrq_session_server.reset()
             assert walrq_session_server.queues() == []
+
+        def test_fails(walrq_session_server):
+            assert walrq_session_server is None
         """
     )
 
-    run(users).assert_outcomes(passed=2)
+    result = run(users)
+
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["server  walrq://127.0.0.1:* (running)", "queues  none", "repeat *"])
 
 
 # --- failures -----------------------------------------------------------------------------------------------

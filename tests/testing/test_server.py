@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import socket
@@ -12,7 +13,16 @@ from collections.abc import Iterator
 import pytest
 
 import walrq
-from walrq.errors import ConfigError, DiskFull, InternalError, InvalidArgument, ReceiptExpired, WalrqError
+from tests.requirements import require
+from walrq.errors import (
+    ConfigError,
+    DiskFull,
+    InternalError,
+    InvalidArgument,
+    ReceiptExpired,
+    StorageError,
+    WalrqError,
+)
 from walrq.testing.clock import MovableClock, Settled
 from walrq.testing.report import describe
 from walrq.testing.server import Server
@@ -576,6 +586,51 @@ def test_a_slow_disk_delays_answers_and_gathers_pushes(server: Server, client: w
         assert client.stats()["turns"] - turns < 16
 
     assert 17 == counts(server, "jobs")[0]
+
+
+def test_what_ends_a_node_unasked_is_raised_in_the_end() -> None:
+    """A failed sync is final for a node, as in production; the test hears of it even if it looks elsewhere."""
+    server = Server()
+    client = server.connect(timeout_s=0.2)
+    client.push("jobs", "a")
+    assert server.node is not None
+    disk = server.node.storage._disk
+
+    def fail(handle: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    disk.fdatasync = fail  # type: ignore[method-assign]
+    with pytest.raises(walrq.errors.OutcomeUnknown):
+        client.push("jobs", "b")
+
+    assert not server.running
+    with pytest.raises(BaseExceptionGroup) as raised:
+        server.close()
+    assert raised.group_contains(StorageError)
+
+
+@pytest.mark.parametrize("front", ["reactor", "stream"])
+def test_both_ways_of_carrying_connections_take_faults(front: str, seed: int) -> None:
+    """Systems without epoll have the same fixtures."""
+    if front == "reactor":
+        require("epoll")
+    with Server(seed=seed, front=front) as server:
+        client = server.connect(retry_first_s=0.002, retry_max_s=0.02)
+        client.push("jobs", "a")
+        server.faults.drop_reply()
+        client.push("jobs", "b")
+        server.faults.drop_request()
+        client.push("jobs", "c")
+        server.faults.cut_connections()
+        client.push("jobs", "d")
+        server.faults.crash()
+        with server.faults.refuse_connections(), pytest.raises(WalrqError):
+            server.connect(timeout_s=0.1, connect_timeout_s=0.1)
+        server.clock.advance(3600)
+
+        assert ["a", "b", "c", "d"] == texts(client.poll("jobs"))
+        lost = ["lost a reply, cut its connection", "lost a request, cut its connection"]
+        assert lost == [note for note in server.faults.notes if note.startswith("lost")]
 
 
 # --- the report ---------------------------------------------------------------------------------------------

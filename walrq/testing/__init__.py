@@ -1,6 +1,19 @@
-"""Fakes and oracles, for walrq's own tests and for those of its users. Nothing else in walrq imports it.
+"""Fakes, oracles and a node in the test's process, for walrq's own tests and for those of its users. Nothing else in
+walrq imports it.
 
-Modules:
+For users (docs/testing.md):
+    plugin      the pytest plugin: fixtures
+    server      Server: a whole node in a background thread
+    clock       MovableClock: what it, its clients and workers take for time
+    faults      Faults: what can be done to a server
+    running     Runner: runs a worker until its queues are empty
+    report      what a failing test shows
+
+Below them:
+    faulty_disk a SimDisk for several threads, full, slow or dead on demand
+    wire        the network between the server and its clients
+
+For walrq itself:
     disk        SimDisk: loses, tears and reorders what was not synced; fails, fills up
     model       the oracle of the queue state machine
     cluster     the simulator: real replicas, one event heap, one seed; `python -m walrq.testing.cluster --seed N`

@@ -82,7 +82,9 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show the server of a failing test while it is still there."""
     report = yield
-    servers = item.stash.get(_SERVERS, None)
+    servers = list(item.stash.get(_SERVERS, ()))
+    shared = getattr(item, "funcargs", {}).get("walrq_session_server")
+    servers += [shared] if shared is not None else []
     if servers and report.failed and report.when != "teardown":
         from walrq.testing.report import describe
 
