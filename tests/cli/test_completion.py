@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import socket
-import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -14,6 +13,8 @@ import pytest
 from tests.cli.conftest import Shell, make_shell
 from tests.requirements import require
 from walrq.cli import arguments
+from walrq.client import blocking
+from walrq.client.failures import ServerUnreachable
 
 
 def completed(shell: Shell, *words: str) -> list[str]:
@@ -65,32 +66,56 @@ def test_each_shell_gets_a_script_of_its_own(name: str, tmp_path: Path) -> None:
         assert 0 == make_shell(tmp_path, None)(f"walrq completion {name} | {name} -n").returncode
 
 
-def test_a_silent_server_is_given_up_soon() -> None:
-    """A server that accepts and says nothing is asked within the bound and no longer, and it is no error."""
+class Slow:
+    """A client whose server needs a tenth of a second for each page of names, and has many."""
+
+    def __init__(self, now: list[float]) -> None:
+        self.on_turn: Callable[[], None] | None = None
+        self._now = now
+
+    def __enter__(self) -> Slow:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to close."""
+
+    def list_queues(self, prefix: str) -> list[object]:
+        """Page after page."""
+        for _ in range(100):
+            self._now[0] += 0.1
+            assert self.on_turn is not None
+            self.on_turn()
+        return []
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, connect: Callable[..., object]) -> list[str]:
+    """What is offered when the client is this one."""
+    monkeypatch.setattr(blocking, "connect", connect)
     context = click.Context(click.Command("push"))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        context.params["server"] = f"walrq://127.0.0.1:{listener.getsockname()[1]}"
-        asking = threading.Thread(
-            target=lambda: answers.append(arguments.complete_queues(context, click.Argument(["queue"]), "")),
-            daemon=True,
-        )
-        answers: list[list[str]] = []
-        asking.start()
-        asking.join(30)
-
-    assert [[]] == answers
+    context.params["server"] = "walrq://asked"
+    return arguments.complete_queues(context, click.Argument(["queue"]), "")
 
 
-def test_a_server_that_answers_too_slowly_is_given_up(monkeypatch: pytest.MonkeyPatch, shell: Shell) -> None:
+def test_a_silent_server_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connecting and asking are bounded, and that nobody answers is no error."""
+    given: dict[str, object] = {}
+
+    def connect(url: str, **changes: object) -> object:
+        given.update(changes, url=url)
+        raise ServerUnreachable("no answer in time")
+
+    assert [] == asked(monkeypatch, connect)
+    bound = arguments.COMPLETION_S_MAX
+    assert {"url": "walrq://asked", "session": False, "timeout_s": bound, "connect_timeout_s": bound} == given
+
+
+def test_a_server_that_answers_too_slowly_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound holds for all pages together."""
-    clock = iter(range(1_000))
-    context = click.Context(click.Command("push"))
-    context.params["server"] = shell.environment["WALRQ_SERVER"]
-    assert 0 == shell.walrq("push", "slow", "x").returncode
-    assert "slow" in arguments.complete_queues(context, click.Argument(["queue"]), "")
-    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
-    assert [] == arguments.complete_queues(context, click.Argument(["queue"]), "")
+    assert [] == asked(monkeypatch, lambda url, **_: Slow(now))
+    assert arguments.COMPLETION_S_MAX < now[0] <= arguments.COMPLETION_S_MAX + 0.2
 
 
 def test_no_server_offers_nothing(tmp_path: Path) -> None:

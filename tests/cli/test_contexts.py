@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.conftest import Shell, make_shell
 from walrq.cli import contexts
+from walrq.daemon.config import OTHERS_VARIABLES, VARIABLES
 from walrq.errors import ConfigError
 
 
@@ -128,6 +129,13 @@ def test_a_wrong_name_suggests_the_right_one(home: dict[str, str]) -> None:
 def test_a_container_platforms_variables_are_no_mistake(home: dict[str, str]) -> None:
     """A service called walrq-server gets WALRQ_SERVER_PORT and the like from the platform."""
     env = home | {"WALRQ_SERVER_PORT": "tcp://h:1", "WALRQ_SERVICE_HOST": "h", "WALRQ_PORT": "x", "WALRQ_CONFIG": "f"}
+
+    assert "walrq://near" == contexts.resolve(None, None, env).url
+
+
+def test_no_variable_of_walrq_is_taken_for_a_mistyped_one(home: dict[str, str]) -> None:
+    """A machine that runs a node as well has its settings in the environment."""
+    env = home | dict.fromkeys({*VARIABLES, *OTHERS_VARIABLES} - {"WALRQ_SERVER", "WALRQ_CONTEXT"}, "x")
 
     assert "walrq://near" == contexts.resolve(None, None, env).url
 

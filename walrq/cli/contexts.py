@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 SERVER_VARIABLE: Final = "WALRQ_SERVER"
 CONTEXT_VARIABLE: Final = "WALRQ_CONTEXT"
 _OURS: Final = (SERVER_VARIABLE, CONTEXT_VARIABLE)
+# So alike that it is a slip of the finger; no other variable of walrq is that near.
+_MISTYPED: Final = 0.9
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
@@ -106,10 +108,10 @@ def _only(path: Path, table: Mapping[str, Any], known: tuple[str, ...]) -> None:
             raise _wrong(path, f"there is no key {key!r}{_hint(key, known)}")
 
 
-def _hint(word: str, known: tuple[str, ...], cutoff: float = 0.6) -> str:
+def _hint(word: str, known: tuple[str, ...]) -> str:
     import difflib
 
-    nearest = difflib.get_close_matches(word, known, 1, cutoff)
+    nearest = difflib.get_close_matches(word, known, 1)
     if nearest:
         return f"; did you mean {nearest[0]}?"
     return f"; known are {', '.join(known)}" if known else ""
@@ -183,22 +185,16 @@ def _url(contexts: Contexts, name: str, path: Path) -> str:
 
 def _check_variables(env: Mapping[str, str]) -> None:
     """A variable that is ours with a slip of the finger would silently mean another server."""
-    from walrq.errors import ConfigError
-
     for name in env:
         # The lengths first: difflib is imported only when there is something to look at.
         if name.startswith("WALRQ_") and name not in _OURS and any(abs(len(name) - len(ours)) <= 2 for ours in _OURS):
-            if name in _others():
-                continue
-            hint = _hint(name, _OURS, cutoff=0.9)
-            if "did you mean" in hint:
-                raise ConfigError(f"environment: there is no variable {name}{hint}")
+            import difflib
 
+            nearest = difflib.get_close_matches(name, _OURS, 1, _MISTYPED)
+            if nearest:
+                from walrq.errors import ConfigError
 
-def _others() -> frozenset[str]:
-    from walrq.daemon.config import OTHERS_VARIABLES, VARIABLES
-
-    return OTHERS_VARIABLES.union(VARIABLES)
+                raise ConfigError(f"environment: there is no variable {name}; did you mean {nearest[0]}?")
 
 
 # --- commands -----------------------------------------------------------------------------------------------
