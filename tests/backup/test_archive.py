@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import random
@@ -224,6 +225,24 @@ def test_a_file_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
 
     assert b"old" == path.read_bytes()
     assert ["x"] == os.listdir(tmp_path)
+
+
+def test_a_large_file_goes_to_the_disk_as_it_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One flush of gigabytes at the end would keep the commits of a node on the same disk waiting for seconds."""
+    sizes: list[int] = []
+    synced = archive.RealDisk.fdatasync
+
+    def sync(disk: archive.RealDisk, handle: int) -> None:
+        sizes.append(os.fstat(handle).st_size)
+        synced(disk, handle)
+
+    monkeypatch.setattr(archive.RealDisk, "fdatasync", sync)
+    with archive.new_file(str(tmp_path / "x")) as file:
+        for _ in range(30):
+            file.write(bytes(1_000_000))
+
+    assert 30_000_000 == sizes[-1]
+    assert max(later - earlier for earlier, later in itertools.pairwise([0, *sizes])) <= 10_000_000
 
 
 def test_a_size_that_the_manifest_does_not_say_is_refused() -> None:

@@ -191,6 +191,45 @@ async def test_it_ends_with_the_connection_that_began_it(caplog: pytest.LogCaptu
     assert any("its connection ended" in record.getMessage() for record in caplog.records)
 
 
+async def test_a_client_that_leaves_before_it_began_holds_nothing(
+    mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The snapshot takes a while; who asked for it may be gone when it is there."""
+    async with running("stream") as world:
+        client = await world.connect()
+        snapshot, begun = world.node.compactor.snapshot_locked, trio.Event()
+        go_on = trio.Event()
+
+        async def slow() -> bool:
+            begun.set()
+            await go_on.wait()
+            return await snapshot()
+
+        monkeypatch.setattr(world.node.compactor, "snapshot_locked", slow)
+        await client.send(api.BackupBegin())
+        await begun.wait()
+        await client.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        go_on.set()
+        while not world.node.backups.is_open:
+            await trio.lowlevel.checkpoint()
+        mock_clock.jump(2)
+        await wait_over(world)
+
+        assert () == world.node.storage._wal.holds
+
+
+async def test_a_draining_node_refuses_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop does not wait for a backup: its client is told so, and begins again with the next life."""
+    async with running() as world:
+        client = await world.connect()
+        begun = await begin(client)
+        world.node.broker.drain(lambda: None)
+        refused = await client.ask(api.BackupRead(begun.backup, 0, 0, 10))
+
+    assert Code.DRAINING == refused.code
+
+
 @pytest.mark.parametrize("seconds", [BACKUP_IDLE_S_MAX, BACKUP_S_MAX])
 async def test_it_ends_when_nobody_reads_and_when_it_never_ends(
     seconds: float, mock_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture

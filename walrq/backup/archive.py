@@ -30,6 +30,7 @@ CHECKSUMS_NAME: Final = "checksums.json"
 # Facts and checksums of BACKUP_PARTS_MAX parts are some 10 MB; what claims more is no backup.
 _JSON_BYTES_MAX: Final = 64 * MIB
 _CHUNK_BYTES: Final = MIB
+_UNSYNCED_BYTES_MAX: Final = 8 * MIB
 _SEGMENT_PART: Final = re.compile(r"wal/seg-[0-9]{20}\.wal")
 
 Progress = Callable[[int], None]
@@ -63,6 +64,23 @@ class _Stream(io.RawIOBase):
         return count
 
 
+class _EarlySynced(io.FileIO):
+    """A file that goes to the disk as it grows: one flush of all of it would keep a node's commits waiting."""
+
+    def __init__(self, handle: int, disk: RealDisk) -> None:
+        super().__init__(handle, "wb")
+        self._disk = disk
+        self._unsynced = 0
+
+    def write(self, data: Any, /) -> int:
+        count = super().write(data)
+        self._unsynced += count
+        if self._unsynced >= _UNSYNCED_BYTES_MAX:
+            self._disk.fdatasync(self.fileno())
+            self._unsynced = 0
+        return count
+
+
 @contextlib.contextmanager
 def new_file(path: str) -> Iterator[BinaryIO]:
     """A file to write that appears under its name whole and durable, or not at all; readable by its owner only.
@@ -73,7 +91,7 @@ def new_file(path: str) -> Iterator[BinaryIO]:
     part = f"{path}.part"
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0), 0o600)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with io.BufferedWriter(_EarlySynced(handle, disk), _CHUNK_BYTES) as file:
             yield file
             file.flush()
             disk.fdatasync(file.fileno())
