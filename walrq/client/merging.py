@@ -21,6 +21,7 @@ Pure: a driver gives the time, calls `flush` when callers have gathered and `adv
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import accumulate
@@ -87,7 +88,7 @@ class Share(Generic[C, R]):
         self.finished = False
 
 
-class Lane(Generic[C, R]):
+class Lane(ABC, Generic[C, R]):
     """Calls that may travel together.
 
     Attributes:
@@ -120,17 +121,17 @@ class Lane(Generic[C, R]):
             taken.append(waiting.popleft())
         return taken
 
+    @abstractmethod
     def request(self, shares: Sequence[Share[C, R]], now: float) -> api.Request:
         """What the shares ask together."""
-        raise NotImplementedError
 
+    @abstractmethod
     def divide(self, shares: Sequence[Share[C, R]], call: Call, now: float) -> Sequence[Share[C, R]]:
         """Give each share its `result`; those returned got nothing yet and are asked again.
 
         Raises:
             RemoteProtocolError: the answer is none to this question.
         """
-        raise NotImplementedError
 
     def give_back(self, result: R) -> list[op.Settlement]:
         """What has to be released when nobody takes the result."""
