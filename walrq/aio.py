@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from walrq.client.asynchronous import AsyncBatch, Client, Consumer
+from walrq.client.asynchronous import AsyncBatch, AsyncBatches, AsyncMessage, Client, Consumer
 from walrq.client.config import ClientConfig, resolve
 
-__all__ = ["AsyncBatch", "Client", "ClientConfig", "Consumer", "connect"]
+__all__ = ["AsyncBatch", "AsyncBatches", "AsyncMessage", "Client", "ClientConfig", "Consumer", "connect"]
 
 
 def connect(url: str | None = None, config: ClientConfig | None = None, **changes: Any) -> Client:

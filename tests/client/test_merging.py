@@ -14,7 +14,7 @@ from walrq import api
 from walrq.client import operations as op
 from walrq.client.failures import ServerUnreachable
 from walrq.client.merging import FLYING_MAX, Body, Lane, Merger, PollLane, PushLane, SettleLane, Share
-from walrq.client.messages import Batch
+from walrq.client.messages import Batch, Message
 from walrq.errors import Code, InvalidArgument, LocalProtocolError, OutcomeUnknown, QueueFull, ReplyTimeout
 from walrq.limits import MERGED_BYTES_MAX, MERGED_MESSAGES_MAX
 from walrq.protocol import columns
@@ -49,7 +49,7 @@ class Callers:
 
     def poll(self, most: int, wait: float = 0.0) -> Share[Any, Any]:
         """A poll of queue q."""
-        lane = self.merger.lane(("q", wait), lambda: PollLane(op.poll("q", 30, 1, wait, "w"), Batch))
+        lane = self.merger.lane(("q", wait), lambda: PollLane(op.poll("q", 30, 1, wait, "w"), Batch, Message))
         return self.join(lane, most, wait)
 
     def ack(self, receipt: bytes) -> Share[Any, Any]:

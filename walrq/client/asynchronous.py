@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, NoReturn, Self, TypeVar, overload
 
 import anyio
 import anyio.abc
@@ -19,8 +19,9 @@ from walrq import api
 from walrq.client import operations as op
 from walrq.client.carrier import Carrier
 from walrq.client.config import ClientConfig, Endpoint
+from walrq.client.failures import belongs_here, unpicklable
 from walrq.client.merging import Body, PollLane, PushLane, SettleLane
-from walrq.client.messages import Batch, Message, MessageIds, NewMessage, Seen, seen
+from walrq.client.messages import Batch, Message, MessageIds, NewMessage, Seen, leaving, seen
 from walrq.client.operations import UNSET, Payload, PushOptions, Settleable, Settlement
 from walrq.errors import OutcomeUnknown, RemoteProtocolError, Unavailable, WalrqError
 from walrq.ids import format_id
@@ -29,15 +30,112 @@ from walrq.limits import LIST_QUEUES_MAX, PEEK_MESSAGES_MAX, REDRIVE_PER_ENTRY
 R = TypeVar("R")
 
 
+class AsyncMessage(Message):
+    """A `Message` that can be given back by itself.
+
+    In an `async with` block it is acknowledged when the block is done, and failed when the block raises (released when
+    it was cancelled), unless the block gave it back otherwise.
+    """
+
+    __slots__ = ()
+
+    @property
+    def _client(self) -> Client:
+        assert isinstance(self.batch, AsyncBatch)
+        return self.batch._client
+
+    async def ack(self) -> None:
+        """It is done; see `Client.ack`."""
+        await self._client.ack(self)
+
+    async def nack(
+        self,
+        mode: Literal["release", "fail", "reject"] = "fail",
+        delay: float | None = None,
+        error: BaseException | str | None = None,
+    ) -> None:
+        """It was not done; see `Client.nack`."""
+        await self._client.nack(self, mode, delay, error)
+
+    async def touch(self, visibility: float) -> None:
+        """Let its lease end `visibility` seconds from now; see `Client.touch`."""
+        await self._client.touch(self, visibility)
+
+    def __reduce__(self) -> NoReturn:
+        raise belongs_here("message")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client._leave([self], error)
+
+
 class AsyncBatch(Batch):
-    """A `Batch` that knows its client."""
+    """A `Batch` that can be given back by itself, and in an `async with` block as an `AsyncMessage` is: what the
+    block left open is acknowledged, failed or released as a whole."""
 
     __slots__ = ("_client",)
     _client: Client
 
+    def messages(self) -> list[AsyncMessage]:
+        """A message for each."""
+        return self.messages_as(AsyncMessage)
+
     async def ack(self) -> None:
         """Acknowledge every message of the batch that is still outstanding."""
         await self._client.ack(self)
+
+    async def nack(
+        self,
+        mode: Literal["release", "fail", "reject"] = "fail",
+        delay: float | None = None,
+        error: BaseException | str | None = None,
+    ) -> None:
+        """None of the messages still outstanding was done; see `Client.nack`."""
+        await self._client.nack(self, mode, delay, error)
+
+    async def touch(self, visibility: float) -> None:
+        """Let the lease end `visibility` seconds from now; see `Client.touch`."""
+        await self._client.touch(self, visibility)
+
+    def __reduce__(self) -> NoReturn:
+        raise belongs_here("batch")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client._leave([self], error)
+
+
+class AsyncBatches(list[AsyncBatch]):
+    """What one `poll_batch` leased: a list of batches that is itself an `async with` block for all of them."""
+
+    def __init__(self, batches: Iterable[AsyncBatch], client: Client) -> None:
+        super().__init__(batches)
+        self._client = client
+
+    def payloads(self) -> Iterator[bytes]:
+        """Every payload, in order; raises `BodyLost` where disk damage destroyed one."""
+        for batch in self:
+            yield from batch.payloads()
+
+    def messages(self) -> list[AsyncMessage]:
+        """A message for each."""
+        return [message for batch in self for message in batch.messages()]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client._leave(self, error)
 
 
 class Client:
@@ -47,7 +145,7 @@ class Client:
     """
 
     def __init__(self, endpoints: Sequence[Endpoint], config: ClientConfig) -> None:
-        self.config = config
+        self.config: ClientConfig = config
         self._carriers = tuple([Carrier(endpoints, config) for _ in range(config.pool)])
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
 
@@ -75,6 +173,15 @@ class Client:
             consumer._release()
         await _close_all(self._carriers)
 
+    def __repr__(self) -> str:
+        carrier = self._carriers[0]
+        state = "closed" if carrier.closed else "connected" if carrier.exchange.connected else "not connected"
+        more = f", {len(self._carriers)} connections" if len(self._carriers) > 1 else ""
+        return f"<walrq.aio.Client {carrier.endpoint}, {state}{more}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise unpicklable()
+
     @property
     def _carrier(self) -> Carrier:
         """The connection for the next call: the least busy, the first among equals, so that calls meet there."""
@@ -85,6 +192,36 @@ class Client:
         return await self._carrier.ask(request, kind)
 
     # --- push -----------------------------------------------------------------------------------------------
+    @overload
+    async def push(
+        self,
+        queue: str,
+        payload: Payload,
+        delay: float | None = None,
+        *,
+        priority: int = 0,
+        group: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        dedup_id: str | None = None,
+        ttl: float | None = None,
+        deliver_at: datetime | float | None = None,
+        max_attempts: int | None = None,
+    ) -> str: ...
+    @overload
+    async def push(
+        self,
+        queue: str,
+        *,
+        json: Any,
+        delay: float | None = None,
+        priority: int = 0,
+        group: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        dedup_id: str | None = None,
+        ttl: float | None = None,
+        deliver_at: datetime | float | None = None,
+        max_attempts: int | None = None,
+    ) -> str: ...
     async def push(
         self,
         queue: str,
@@ -170,7 +307,7 @@ class Client:
         max_messages: int = 10,
         *,
         wait: float = 0,
-    ) -> list[Message]:
+    ) -> list[AsyncMessage]:
         """Lease messages: nobody else gets them until the lease is over.
 
         Args:
@@ -181,13 +318,14 @@ class Client:
             wait: seconds to wait for messages when there are none, up to one hour.
 
         Returns:
-            Up to `max_messages`; empty when there are none. A queue that does not exist has none.
+            Up to `max_messages`; empty when there are none. A queue that does not exist has none. Give each back,
+            or use it as `async with message:` (see `AsyncMessage`).
         """
         carrier = self._carrier
         queues = (queue,) if isinstance(queue, str) else tuple(queue)
         lane = carrier.merger.lane(
             (queues, visibility, wait),
-            lambda: PollLane(op.poll(queues, visibility, 1, wait, self.config.worker), self._batch),
+            lambda: PollLane(op.poll(queues, visibility, 1, wait, self.config.worker), self._batch, AsyncMessage),
         )
         op.check_max_messages(max_messages)
         return await carrier.shared(carrier.join(lane, max_messages, max_messages, wait))
@@ -199,10 +337,13 @@ class Client:
         max_messages: int = 10,
         *,
         wait: float = 0,
-    ) -> list[AsyncBatch]:
+    ) -> AsyncBatches:
         """Lease messages as `poll` does, but as batches, without an object per message: the fast way.
 
-        Iterate `batch.payloads()`, then `await batch.ack()`.
+            async with await client.poll_batch("mail", max_messages=1000, wait=20) as batches:
+                for payload in batches.payloads(): ...
+
+        The block acknowledges all of them at its end, or fails them when it raises.
         """
         carrier = self._carrier
         call = carrier.submit(op.poll(queue, visibility, max_messages, wait, self.config.worker))
@@ -210,7 +351,7 @@ class Client:
         if not isinstance(reply, api.Polled):
             raise RemoteProtocolError(f"the server answered Poll with {type(reply).__name__}")
         deadline = call.sent_at + (reply.parked_ms + reply.visibility_ms) / 1000
-        return [self._batch(run, deadline) for run in reply.runs]
+        return AsyncBatches([self._batch(run, deadline) for run in reply.runs], self)
 
     def _batch(self, run: api.Delivered, deadline: float) -> AsyncBatch:
         batch = AsyncBatch(run, deadline, self.config.clock)
@@ -239,6 +380,37 @@ class Client:
         outcomes = await self._carrier.outcomes(requests, api.Settled)
         op.check_settled(parts, [each if isinstance(each, WalrqError) else each.codes for each in outcomes])
 
+    async def _leave(self, entries: Iterable[AsyncMessage | AsyncBatch], error: BaseException | None) -> None:
+        """Give back what an `async with` block left open; see `leaving`.
+
+        Raises:
+            ReceiptExpired, BatchError: as in `ack`, when the block itself raised nothing.
+        """
+        rest = [entry for entry in entries if not entry.settled]
+        if not rest:
+            return
+        kind = leaving(error)
+        if kind is api.SettleKind.ACK:
+            await self.ack(rest[0] if len(rest) == 1 else rest)
+        elif kind is api.SettleKind.RELEASE:
+            # Whoever is being cancelled waits for nothing more.
+            for entry in rest:
+                entry.mark_settled()
+            carrier = self._carrier
+            carrier.left_over += op.settlements(rest)
+            if not carrier.closed:
+                carrier.give_left_over_back()
+        else:
+            try:
+                await self.nack(rest[0] if len(rest) == 1 else rest, "fail", error=error)
+            except WalrqError as refused:
+                assert error is not None
+                op.note_unsettled(error, refused)
+
+    @overload
+    async def ack(self, message: Settleable) -> None: ...
+    @overload
+    async def ack(self, message: str, message_id: str, receipt_handle: str) -> None: ...
     async def ack(
         self,
         message: Settleable | str,
@@ -269,8 +441,7 @@ class Client:
         carrier, queue = self._carrier, part.queue
         lane = carrier.merger.lane((kind, queue), lambda: SettleLane(queue, kind))
         codes = await carrier.shared(carrier.join(lane, part.items, len(part.items)))
-        if any(codes):
-            op.check_settled(parts, [codes])
+        op.check_settled(parts, (codes,))
 
     async def nack(
         self,
@@ -512,12 +683,12 @@ class Consumer:
         self._visibility = visibility
         self._max_messages = max_messages
         self._wait = wait
-        self._buffer: list[Message] = []
+        self._buffer: list[AsyncMessage] = []
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> AsyncMessage:
         tries = 0
         while True:
             while self._buffer:
@@ -536,6 +707,13 @@ class Consumer:
             tries = 0
             found.reverse()
             self._buffer = found
+
+    def __repr__(self) -> str:
+        queue = self._queue if isinstance(self._queue, str) else ", ".join(self._queue)
+        return f"<walrq.aio.Consumer of {queue}, {len(self._buffer)} leased ahead>"
+
+    def __reduce__(self) -> NoReturn:
+        raise unpicklable()
 
     async def aclose(self) -> None:
         """Release what was leased and not handed out."""

@@ -16,20 +16,12 @@ from walrq import api
 from walrq.client import operations as op
 from walrq.client.config import ClientConfig, resolve
 from walrq.client.exchange import Call
+from walrq.client.failures import belongs_here, unpicklable
 from walrq.client.messages import Batch, Message, MessageIds, NewMessage, Seen, leaving, seen
 from walrq.client.operations import UNSET, Payload, PushOptions, Settleable, Settlement
 from walrq.client.pool import Pool
-from walrq.client.pump import unpicklable
 from walrq.errors import OutcomeUnknown, RemoteProtocolError, Unavailable, WalrqError
 from walrq.limits import LIST_QUEUES_MAX, PEEK_MESSAGES_MAX, REDRIVE_PER_ENTRY
-
-
-def belongs_here(what: str) -> TypeError:
-    """What pickling a leased message or batch raises."""
-    return TypeError(
-        f"a walrq {what} cannot be pickled: a client of this process holds it. Send payloads to the other process; with"
-        " queue, message_id and receipt_handle a client there can acknowledge"
-    )
 
 
 class SyncMessage(Message):
@@ -82,7 +74,7 @@ class SyncBatch(Batch):
     __slots__ = ("_client",)
     _client: Client
 
-    def messages(self) -> list[SyncMessage]:  # type: ignore[override]
+    def messages(self) -> list[SyncMessage]:
         """A message for each."""
         return self.messages_as(SyncMessage)
 

@@ -27,6 +27,7 @@ from walrq.client import operations as op
 from walrq.client.addresses import explain, next_address, tune
 from walrq.client.config import ClientConfig, Endpoint
 from walrq.client.exchange import Call, Exchange, Link
+from walrq.client.journal import Journal, reason_of
 from walrq.client.merging import Lane, Merger, Share
 from walrq.client.operations import Settlement
 from walrq.client.parking import Park, parking
@@ -69,7 +70,10 @@ class Carrier:
         self.left_over: list[Settlement] = []
         self._tasks: anyio.abc.TaskGroup | None = None
         self._park: Park
-        self._life = anyio.CancelScope(shield=True)
+        # Made with the tasks: a client may be made before its event loop runs.
+        self._life: anyio.CancelScope
+        self._journal = Journal()
+        self.endpoint: Endpoint = endpoints[0]
 
     # --- life -----------------------------------------------------------------------------------------------
     async def open(self) -> None:
@@ -78,6 +82,7 @@ class Carrier:
             raise LocalProtocolError("a client is entered once; make another with walrq.aio.connect")
         self.closed = False
         self._park = parking()
+        self._life = anyio.CancelScope(shield=True)
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
         try:
@@ -157,6 +162,7 @@ class Carrier:
     async def _connection(self, endpoint: Endpoint) -> WalrqError | None:
         """One connection from its opening to its end; the error if it never became usable."""
         exchange = self.exchange
+        self.endpoint = endpoint
         cause: Exception | None = None
         usable = False
         try:
@@ -181,9 +187,16 @@ class Carrier:
             self._stream = self._raw = None
             usable = usable or exchange.connected
             now = time.monotonic()
+            under_way = exchange.in_flight
             self._deliver(exchange.lost(now), now)
             self._drained.set()
-        return None if usable else explain(endpoint, cause, exchange.refused)
+        failure = None if usable else explain(endpoint, cause, exchange.refused)
+        if failure is not None:
+            self._journal.unreachable(endpoint, failure.text)
+        elif not self.closed:
+            self._journal.lost(endpoint, reason_of(cause), under_way, now)
+        self._journal.speak()
+        return failure
 
     async def _read(self, stream: anyio.abc.ByteStream, patience: anyio.CancelScope) -> tuple[bool, Exception | None]:
         """Feed the exchange until the connection ends: whether it ever was usable, and what ended it."""
@@ -192,12 +205,9 @@ class Carrier:
         while True:
             try:
                 data = await stream.receive(RECEIVE_BYTES)
-            except (
-                OSError,
-                anyio.EndOfStream,
-                anyio.BrokenResourceError,
-                anyio.ClosedResourceError,
-            ) as error:
+            except anyio.EndOfStream:
+                return usable, None
+            except BROKEN as error:
                 return usable, error
             now = self._heard_at = time.monotonic()
             self._probed = False
@@ -207,6 +217,8 @@ class Carrier:
                 self._wake_writer()
             if not usable and exchange.connected:
                 usable = True
+                self._journal.usable(self.endpoint, now)
+                self._journal.speak()
                 patience.deadline = math.inf
                 self._first.set()
             if exchange.link is Link.DOWN:

@@ -79,3 +79,19 @@ class BatchError(WalrqError):
     def retry(self) -> bool:
         """True when every failed part may succeed later, unchanged."""
         return all(failure.error.retry for failure in self.failures)
+
+
+def unpicklable() -> TypeError:
+    """What pickling a client, or something that holds one, raises."""
+    return TypeError(
+        "a walrq client cannot be pickled: it is a connection of this process. Give the other process the address and"
+        " call walrq.connect there; after a fork this very client works in the child too"
+    )
+
+
+def belongs_here(what: str) -> TypeError:
+    """What pickling a leased message or batch raises."""
+    return TypeError(
+        f"a walrq {what} cannot be pickled: a client of this process holds it. Send payloads to the other process; with"
+        " queue, message_id and receipt_handle a client there can acknowledge"
+    )

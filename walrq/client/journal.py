@@ -83,6 +83,8 @@ def reason_of(cause: BaseException | None) -> str:
     """Why a connection ended, from what its socket said."""
     if cause is None:
         return "the server closed it"
+    # An asynchronous stream tells what its socket said as the cause of its own error.
+    cause = cause.__cause__ or cause
     if isinstance(cause, TimeoutError):
         return "no answer to two probes"
     text = cause.strerror if isinstance(cause, OSError) else None

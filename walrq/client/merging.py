@@ -38,6 +38,7 @@ from walrq.limits import MERGED_BYTES_MAX, MERGED_MESSAGES_MAX, POLL_MESSAGES_MA
 
 C = TypeVar("C")
 R = TypeVar("R")
+M = TypeVar("M", bound=Message)
 
 # Lanes without a call are kept for the next one, as long as they are few: `deliver_at` makes one per moment.
 IDLE_LANES_MAX: Final = 64
@@ -215,7 +216,7 @@ def _ends(stretches: Sequence[bytes]) -> bytes:
     return struct.pack(f"<{len(stretches)}I", *accumulate(map(len, stretches)))
 
 
-class PollLane(Lane[int, list[Message]]):
+class PollLane(Lane[int, list[M]]):
     """Polls of the same queues with the same visibility and wait: one lease, its messages dealt out in turn.
 
     Content and weight are the most messages that the caller takes.
@@ -224,13 +225,15 @@ class PollLane(Lane[int, list[Message]]):
     count_max = POLL_MESSAGES_MAX
     weight_max = POLL_MESSAGES_MAX
 
-    def __init__(self, like: api.Poll, batch_of: Callable[[api.Delivered, float], Batch]) -> None:
+    def __init__(self, like: api.Poll, batch_of: Callable[[api.Delivered, float], Batch], kind: type[M]) -> None:
         super().__init__()
+        self._kind = kind
+        self.left_over: list[M] = []
         self._like = like
         self._batch_of = batch_of
         self.holds = not like.wait_ms
 
-    def request(self, shares: Sequence[Share[int, list[Message]]], now: float) -> api.Request:
+    def request(self, shares: Sequence[Share[int, list[M]]], now: float) -> api.Request:
         like = self._like
         wait_ms = 0
         if like.wait_ms:
@@ -239,15 +242,13 @@ class PollLane(Lane[int, list[Message]]):
         wanted = sum([share.content for share in shares])
         return api.Poll(like.queues, wanted, like.visibility_ms, wait_ms, like.worker)
 
-    def divide(
-        self, shares: Sequence[Share[int, list[Message]]], call: Call, now: float
-    ) -> Sequence[Share[int, list[Message]]]:
+    def divide(self, shares: Sequence[Share[int, list[M]]], call: Call, now: float) -> Sequence[Share[int, list[M]]]:
         reply = call.reply
         if type(reply) is not api.Polled:
             raise _mismatch(call)
         deadline = call.sent_at + (reply.parked_ms + reply.visibility_ms) / 1000
         again = []
-        dealer = _Dealer(reply.runs, lambda run: self._batch_of(run, deadline))
+        dealer = _Dealer(reply.runs, lambda run: self._batch_of(run, deadline), self._kind)
         for share in shares:
             if share.finished:
                 continue
@@ -260,26 +261,27 @@ class PollLane(Lane[int, list[Message]]):
         self.left_over = dealer.deal(POLL_MESSAGES_MAX)
         return again
 
-    def give_back(self, result: list[Message]) -> list[op.Settlement]:
+    def give_back(self, result: list[M]) -> list[op.Settlement]:
         return op.settlements(result) if result else []
 
-    left_over: list[Message] = []  # noqa: RUF012  # replaced, never changed
 
-
-class _Dealer:
+class _Dealer(Generic[M]):
     """Deals leased runs out, in order, each stretch as a batch of its own: one caller's `ack` of a batch must not
     acknowledge another's messages.
     """
 
-    def __init__(self, runs: Sequence[api.Delivered], batch_of: Callable[[api.Delivered], Batch]) -> None:
+    def __init__(
+        self, runs: Sequence[api.Delivered], batch_of: Callable[[api.Delivered], Batch], kind: type[M]
+    ) -> None:
+        self._kind = kind
         self._runs = iter(runs)
         self._batch_of = batch_of
         self._whole: Batch | None = None
         self._at = 0
 
-    def deal(self, most: int) -> list[Message]:
+    def deal(self, most: int) -> list[M]:
         """Up to `most` messages."""
-        found: list[Message] = []
+        found: list[M] = []
         while most:
             whole = self._whole
             if whole is None:
@@ -289,7 +291,7 @@ class _Dealer:
                 self._whole = whole = self._batch_of(run)
                 self._at = 0
                 if run.count <= most:
-                    found += whole.messages()
+                    found += whole.messages_as(self._kind)
                     most -= run.count
                     self._whole = None
                     continue
@@ -298,7 +300,7 @@ class _Dealer:
             count = min(most, whole.run.count - self._at)
             part = self._batch_of(whole.run)
             part.narrow(whole, self._at, self._at + count - 1)
-            found += part.messages()
+            found += part.messages_as(self._kind)
             most -= count
             self._at += count
             if self._at == whole.run.count:

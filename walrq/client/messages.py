@@ -246,7 +246,7 @@ class Batch:
     def _first(self) -> int:
         return 0 if self.window is None else self.window[0]
 
-    def messages(self) -> list[Message]:
+    def messages(self) -> Sequence[Message]:
         """A `Message` for each."""
         return self.messages_as(Message)
 

@@ -18,7 +18,8 @@ from typing import NoReturn, TypeVar
 from walrq import api
 from walrq.client.config import ClientConfig, Endpoint
 from walrq.client.exchange import Call
-from walrq.client.pump import Pump, unpicklable
+from walrq.client.failures import unpicklable
+from walrq.client.pump import Pump
 from walrq.errors import WalrqError
 
 R = TypeVar("R")

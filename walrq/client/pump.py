@@ -28,6 +28,7 @@ from walrq.client import operations as op
 from walrq.client.addresses import explain, next_address, tune
 from walrq.client.config import ClientConfig, Endpoint
 from walrq.client.exchange import Call, Exchange, Link
+from walrq.client.failures import unpicklable
 from walrq.client.journal import Journal, reason_of
 from walrq.client.operations import Settlement
 from walrq.errors import LocalProtocolError, RemoteProtocolError, WalrqError
@@ -37,14 +38,6 @@ R = TypeVar("R")
 RECEIVE_BYTES: Final = 256 * 1024
 # A pumping thread looks up at least this often, so that time-outs of calls made meanwhile by others are kept.
 LOOK_UP_S: Final = 0.5
-
-
-def unpicklable() -> TypeError:
-    """What pickling a client, or something that holds one, raises."""
-    return TypeError(
-        "a walrq client cannot be pickled: it is a connection of this process. Give the other process the address and"
-        " call walrq.connect there; after a fork this very client works in the child too"
-    )
 
 
 class Holder(Protocol):
