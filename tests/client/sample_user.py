@@ -168,7 +168,13 @@ async def asynchronous() -> None:
         for message in await queue.poll("orders", wait=1):
             handle(message)
             await queue.ack(message)
+        async with await queue.poll_batch("orders", max_messages=1000) as batches:
+            assert_type(batches, walrq.aio.AsyncBatches)
+            assert_type(list(batches.payloads()), list[bytes])
         async for message in queue.consume("orders"):
-            handle(message)
+            assert_type(message, walrq.aio.AsyncMessage)
+            async with message:
+                handle(message)
+                await message.touch(60)
             await queue.nack(message, "release")
             break
