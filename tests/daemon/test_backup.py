@@ -24,6 +24,7 @@ from walrq.replica import ReplicaConfig
 from walrq.testing.disk import SimDisk
 
 pytestmark = pytest.mark.trio
+SECONDS_MAX = 20
 
 
 async def begin(client: Client) -> api.BackupBegun:
@@ -79,9 +80,10 @@ def segments(world: World) -> int:
 
 
 async def wait_over(world: World) -> None:
-    """Until no backup is open."""
-    while world.node.backups.is_open:
-        await trio.lowlevel.checkpoint()
+    """Until no backup is open; it is looked at once a second at the latest."""
+    with trio.fail_after(SECONDS_MAX):
+        while world.node.backups.is_open:
+            await trio.lowlevel.checkpoint()
 
 
 async def test_all_that_was_answered_before_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,6 +110,30 @@ async def test_all_that_was_answered_before_is_in_it(tmp_path: Path, monkeypatch
     assert [b"%d" % number for number in range(16, 60)] == [each for each in there if len(each) < 10]
     assert held > before > 3
     assert after < held
+
+
+async def test_what_dies_during_its_snapshot_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The snapshot is of one moment, its writing takes longer: what is settled meanwhile is in it, body and all."""
+    async with running() as world:
+        client, other = await world.connect(), await world.connect()
+        for _ in range(60):
+            await push(client, bytes(20_000))
+        snapshot = world.node.compactor.snapshot_locked
+
+        async def slow() -> bool:
+            written = await snapshot()
+            while await settle_some(other, 100):
+                pass
+            return written
+
+        monkeypatch.setattr(world.node.compactor, "snapshot_locked", slow)
+        begun = await begin(client)
+        backup = await copied(client, begun)
+        left = (await world.info("jobs")).ready
+    life = revived(backup, tmp_path / "b", begun, monkeypatch)
+
+    assert 0 == left
+    assert [bytes(20_000)] * 60 == life.drain("jobs")
 
 
 async def test_a_push_does_not_wait_for_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
