@@ -8,7 +8,8 @@ What belongs to the reader's machine is replaced, and only that:
     pkill                 ends processes of this page only, chosen by the same words
     /tmp/                 the page's folder
 
-A page that starts a node itself (`walrq serve`, `walrq dev`, `make run`) gets none; every other page gets a fresh one.
+A page that starts a node itself (`walrq serve`, `walrq dev`, `make run`) gets none, and neither does one that has tests
+only; every other page gets a fresh one.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from tests.cli.conftest import ROOT, make_shell, script
 from tests.docs.snippets import Command, Snippet, commands, same
 from walrq.testing.node import Node
 
+RUN_LANGUAGES: Final = {"python", "console", "sh"}
 COMMAND_S_MAX: Final = 60.0
 END_OF_COMMAND: Final = re.compile(r"\x1e(\d+)\x1e\n?")
 ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[()][A-Z0-9]|\x1b[=>]")
@@ -185,6 +187,7 @@ class Reader:
         self._terminals: dict[str, Terminal] = {}
         self._python: Interpreter | None = None
         self._printed = ""
+        self._tests: list[str] = []
         self._node: Node | None = None
         self._own_node = any(
             STARTS_A_NODE.search(command.text)
@@ -241,7 +244,8 @@ class Reader:
         }
 
     def __enter__(self) -> Reader:
-        if not self._own_node:
+        alone = all(each.is_test or each.language not in RUN_LANGUAGES for each in self.snippets)
+        if not self._own_node and not alone:
             settings = {"WALRQ_SERVER": self.environment["WALRQ_SERVER"], "WALRQ_MAX_WAL_SEGMENT_SIZE": "1MiB"}
             self._node = Node(self.folder / "page-data", listen=self.address, environment=settings).start()
         return self
@@ -269,6 +273,8 @@ class Reader:
                 done += self._do(snippet)
             except Mismatch as mismatch:
                 raise Mismatch(f"line {snippet.line}: {mismatch}") from None
+        if self._tests:
+            self._pytest()
         return done
 
     def _do(self, snippet: Snippet) -> bool:
@@ -286,7 +292,7 @@ class Reader:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(self._here(snippet.body) + "\n")
             if snippet.is_test and path.name.startswith("test_"):
-                self._pytest(path)
+                self._tests.append(path.name)
             return True
         if snippet.language in ("console", "sh"):
             for command in commands(snippet):
@@ -295,7 +301,7 @@ class Reader:
         if snippet.is_test:
             path = self.folder / f"test_line_{snippet.line}.py"
             path.write_text(self._here(snippet.body) + "\n")
-            self._pytest(path)
+            self._tests.append(path.name)
             return True
         if snippet.language == "python":
             if self._python is None:
@@ -345,14 +351,15 @@ class Reader:
             select.select([], [], [], 0.02)
         raise Mismatch("no node was listening")
 
-    def _pytest(self, path: Path) -> None:
+    def _pytest(self) -> None:
+        """Run the page's tests, all at once: each brings its own server, and most of the time is pytest's start."""
         ran = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin_arguments(), path.name],
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin_arguments(), *self._tests],
             cwd=self.folder,
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=COMMAND_S_MAX * 2,
+            timeout=COMMAND_S_MAX * 3,
         )
         if ran.returncode != 0:
             raise Mismatch(f"pytest ended with {ran.returncode}:\n{ran.stdout}\n{ran.stderr}")

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.reader import Mismatch, Reader
+from tests.docs.reader import RUN_LANGUAGES, Mismatch, Reader
 from tests.docs.snippets import Command, Snippet, commands, same, snippets
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # tests/cli/test_readme.py runs the README, with its kill in the middle.
 PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md"))
-RUN_LANGUAGES = {"python", "console", "sh"}
 # Every block that no test runs, by page, with the reason that stands before it.
 NOT_RUN: dict[str, list[str]] = {
     "docs/architecture.md": ["a fragment of the driver's loop"],
