@@ -11,7 +11,9 @@ from tests.docs.snippets import Command, Snippet, commands, same, snippets
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # tests/cli/test_readme.py runs the README, with its kill in the middle.
-PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md"))
+PAGES = sorted(
+    [*(ROOT / "docs").rglob("*.md"), *(set(ROOT.glob("*.md")) - {ROOT / "README.md"}), ROOT / "spec/README.md"]
+)
 # Every block that no test runs, by page, with the reason that stands before it.
 NOT_RUN: dict[str, list[str]] = {
     "docs/architecture.md": ["a fragment of the driver's loop"],
