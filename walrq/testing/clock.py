@@ -125,7 +125,16 @@ class MovableClock(Clock):
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970."""
-        return int(self.time() * 1000)
+        return self.wall_ms_at(self.monotonic())
+
+    def wall_ms_at(self, moment: float) -> int:
+        """Milliseconds since 1970 at a moment of `monotonic`."""
+        return int((self._epoch + moment) * 1000)
+
+    @property
+    def stands(self) -> bool:
+        """Whether it moves only by the steps of an `advance` under way."""
+        return self._stands_at is not None
 
     # --- sleeping -------------------------------------------------------------------------------------------
     def wait(self, condition: threading.Condition, until: float) -> None:

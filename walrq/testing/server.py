@@ -60,19 +60,38 @@ _STRIDE_MS: Final = SESSION_IDLE_MS * 5 // 6
 
 
 class _LoopClock(trio.abc.Clock):
-    """The event loop's time is the movable clock's. Whoever moves it wakes the loop, which then sees what is due."""
+    """The event loop's time: the movable clock's, but a step of `advance` counts only once the loop has let it in.
+
+    So nothing that has just arrived is overdue before it could be looked at. Only in the loop's thread.
+    """
 
     def __init__(self, clock: MovableClock) -> None:
         self._clock = clock
+        self._now = clock.monotonic()
+
+    @property
+    def behind(self) -> bool:
+        """Whether there is a step to be let in."""
+        return self._clock.monotonic() > self.current_time()
+
+    def let_in(self) -> None:
+        """Show what the movable clock shows."""
+        self._now = max(self._now, self._clock.monotonic())
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970, of the same moment."""
+        return self._clock.wall_ms_at(self.current_time())
 
     def start_clock(self) -> None:
         pass
 
     def current_time(self) -> float:
-        return self._clock.monotonic()
+        if not self._clock.stands:
+            self.let_in()
+        return self._now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        return deadline - self._clock.monotonic()
+        return deadline - self.current_time()
 
 
 @attrs.define(eq=False)
@@ -146,6 +165,7 @@ class Server:
         self._sync_s = 0.0
         self._full = False
         self._hurry_until = math.inf
+        self._loop_clock = _LoopClock(self.clock)
         self.faults = Faults(self)
         self.wire = Wire(self.faults.note, self._crash_from_wire)
         self._clients: list[Client] = []
@@ -316,12 +336,15 @@ class Server:
 
     async def _look(self) -> Settled | None:
         """How things stand; None while something is due or on its way that only a thread can end."""
+        if self._loop_clock.behind and self.node is not None and self._is_hurried(self.node):
+            return None
+        self._loop_clock.let_in()
         await trio.testing.wait_all_tasks_blocked()
         life = self._life
         if life is None:
             return Settled(math.inf, ())
         node = life.node
-        if node is None or node.replica.has_work or node.driver.persister.busy or self._is_hurried(node):
+        if node is None or node.replica.has_work or node.driver.persister.busy:
             return None
         reading = node.clock.read()
         now_ms = reading.monotonic_ms
@@ -334,7 +357,7 @@ class Server:
         if min(each for each in (math.inf, replica_ms, polls_ms) if each is not None) <= now_ms:
             # All tasks sleep, so whoever has to act on it reckons with the millisecond after this one.
             left_s = trio.lowlevel.current_statistics().seconds_to_next_deadline
-            return Settled(self.clock.monotonic() + left_s, tuple(activity))
+            return Settled(trio.current_time() + left_s, tuple(activity))
         # Everything else that sleeps here (time-outs of connections, an idle log's last sync) may as well wake at the
         # next such moment; but not so late that sessions of the living would end.
         first_ms = now_ms + _STRIDE_MS
@@ -409,7 +432,7 @@ class Server:
 
     def _work(self) -> None:
         try:
-            trio.run(self._main, clock=_LoopClock(self.clock))
+            trio.run(self._main, clock=self._loop_clock)
         except BaseException as error:
             log.exception("server_ended %s", error)
             self._failure = self._failure or error
@@ -502,7 +525,7 @@ class Server:
         """One life, wired as the daemon's supervisor wires it, with this server's wire before its connections."""
         sock = listener.bind(HOST, self._port)
         try:
-            node = await open_node(self.config, disk=life.disk, clock=Clock(wall_ms=self.clock.wall_ms))
+            node = await open_node(self.config, disk=life.disk, clock=Clock(wall_ms=self._loop_clock.wall_ms))
             clean = False
             try:
                 listener.listen(sock)
