@@ -183,3 +183,13 @@ def test_no_key_breaks_the_picture(pressed: list[str], width: int, height: int) 
         drawn = lines(made, width, height)
         assert max(height, 8) == len(drawn)
         assert max(map(cell_len, drawn)) <= max(width, 20)
+
+
+def test_on_paper_every_queue_is_listed_and_nothing_is_selected() -> None:
+    """`--once` has no keys, and no end of the screen."""
+    made = board(*MANY)
+    drawn = made.listing(80)
+
+    assert 5 + len(MANY) == len(drawn.plain.split("\n"))
+    assert "q quit" not in drawn.plain
+    assert not any("reverse" in str(span.style) for span in drawn.spans)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -123,11 +124,17 @@ def _latest_dead(client: Client, queue: str) -> list[Seen]:
     return [seen(message) for message in page.messages]
 
 
+# The error type of `walrq poll --exec`: what the command said says more.
+COMMAND_FAILED: Final = "CommandFailed"
+
+
 def _in_short(attempt: Attempt) -> str:
     """The error of an attempt in one line: of a traceback the last line, which names the error."""
     lines = (attempt.error_text or "").strip().splitlines()
     last = lines[-1].strip() if lines else ""
     kind = attempt.error_type or ""
+    if kind == COMMAND_FAILED:
+        return last
     return last if not kind or last.startswith(kind) else f"{kind}: {last}".rstrip(": ")
 
 
@@ -285,6 +292,10 @@ def _say_moved(work: Redrive, as_json: bool, interrupted: bool = False) -> None:
         print(f"walrq: stopped: moved {work.moved}{unknown}; the rest stays dead", file=sys.stderr)
 
 
+# What the table of causes takes with all its columns.
+CAUSES_COLUMNS: Final = 100
+
+
 def _say_what_would_move(
     server: str | None, queue: str, target: str | None, wanted: Filter | None, limit: int | None, as_json: bool
 ) -> None:
@@ -312,13 +323,15 @@ def _say_what_would_move(
         output.json_line({"moved": 0, "matching": count, "more": more, "causes": groups})
         return
     if output.for_people():
-        output.table(
-            ("reason", "error type", "count", "first died", "last died", "example"),
-            [
-                (cause.reason, cause.error_type, cause.count, cause.first_at, cause.last_at, format_id(cause.example))
-                for cause in causes
-            ],
-        )
+        titles: tuple[str, ...] = ("reason", "error type", "count", "first died", "last died", "example")
+        rows: list[tuple[Any, ...]] = [
+            (cause.reason, cause.error_type, cause.count, cause.first_at, cause.last_at, format_id(cause.example))
+            for cause in causes
+        ]
+        if shutil.get_terminal_size().columns < CAUSES_COLUMNS:
+            # Ids and error types are for copying: rather a column less than one that is cut.
+            titles, rows = titles[:3] + titles[4:], [row[:3] + row[4:] for row in rows]
+        output.table(titles, rows)
     print(f"would move {count}{' or more' if more and count != limit else ''}")
 
 

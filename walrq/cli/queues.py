@@ -24,6 +24,7 @@ from walrq.cli.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
     from walrq.api import QueueInfo
+    from walrq.live.rates import Reading
 
 COUNTS: Final = ("ready", "delayed", "leased", "parked", "dead", "bytes")
 
@@ -219,12 +220,11 @@ def top(interval: float, prefix: str, sort: str, once: bool, as_json: bool, serv
         from walrq.live.top import watch
 
         return watch(server, interval, prefix, sort)
-    from walrq.live.board import ordered
-    from walrq.live.rates import age, count
     from walrq.live.top import readings, value
 
     changes: dict[str, Any] = {} if once else {"timeout_s": FOLLOW_TIMEOUT_S}
     with open_client(server, session=False, **changes) as client:
+        address = str(client.endpoint)
         for number, reading in enumerate(readings(client, interval, prefix, _pause)):
             if once and number == 0:
                 continue
@@ -234,18 +234,35 @@ def top(interval: float, prefix: str, sort: str, once: bool, as_json: bool, serv
             if once:
                 break
     if not as_json:
-        titles = ("queue", "ready", "delayed", "leased", "dead", "push/s", "out/s", "ack/s", "oldest")
-        rows = [
+        _print_once(reading, sort, address)
+    return 0
+
+
+def _print_once(reading: Reading, sort: str, address: str) -> None:
+    from walrq.live.board import Board, ordered
+    from walrq.live.rates import age, count
+
+    if output.for_people():
+        from rich.console import Console
+
+        console = Console()
+        board = Board(address, sort=sort)
+        board.take(reading)
+        console.print(board.listing(console.width), soft_wrap=True)
+        return
+    names = ("ready", "delayed", "leased", "dead")
+    output.table(
+        ("queue", *names, "push/s", "out/s", "ack/s", "oldest"),
+        [
             (
-                *_row(flow.info)[:1],
-                *(getattr(flow.info, name) for name in ("ready", "delayed", "leased", "dead")),
+                flow.info.name,
+                *(getattr(flow.info, name) for name in names),
                 *(count(rate) for rate in (flow.push_s, flow.deliver_s, flow.ack_s)),
                 age(flow.oldest_s),
             )
             for flow in ordered(reading.flows, sort, False)
-        ]
-        output.table(titles, rows)
-    return 0
+        ],
+    )
 
 
 def _pause(for_s: float) -> None:

@@ -218,9 +218,17 @@ class Board:
         lines += [Text("")] * (room - len(window))
         lines.append(self._detail(rows[at], spark_width == 0) if rows else Text(""))
         lines.append(self._foot(len(rows)))
-        for line in lines:
-            line.truncate(width, overflow="ellipsis")
-        return Text("\n", no_wrap=True, end="").join(lines)
+        return _joined(lines, width)
+
+    def listing(self, width: int) -> Text:
+        """Node and queues on paper: every queue, nothing selected, no keys."""
+        rows = self.rows()
+        columns = [column for column in COLUMNS if width >= column.shown_from]
+        widths = self._widths(width, columns, rows)
+        lines = [*self._head(width, rows), Text("")]
+        lines.append(self._titles(columns, *widths))
+        lines += [self._row(flow, columns, *widths) for flow in rows]
+        return _joined(lines, width)
 
     def _head(self, width: int, rows: list[Flow]) -> list[Text]:
         if self.reading is None:
@@ -241,8 +249,8 @@ class Board:
         return [
             first,
             Text(
-                f"{len(rows)} queue{'' if len(rows) == 1 else 's'}  {count(stats.get('connections'))} connections"
-                f"  {count(stats.get('parked_polls'))} waiting polls  {count(self.reading.turns_s)} turns/s"
+                f"{_many(len(rows), 'queue')}  {_many(stats.get('connections'), 'connection')}"
+                f"  {_many(stats.get('parked_polls'), 'waiting poll')}  {count(self.reading.turns_s)} turns/s"
                 f"  disk {size(stats.get('disk_bytes'))}"
             ),
             self._totals(rows),
@@ -305,7 +313,10 @@ class Board:
     def _detail(self, flow: Flow, spark: bool) -> Text:
         info = flow.info
         settings = info.settings
-        parts = [f"lease {age((settings.get('visibility_ms') or 0) / 1000)}", f"{settings.get('max_deliveries')} tries"]
+        parts = [
+            f"lease {age((settings.get('visibility_ms') or 0) / 1000)}",
+            _many(settings.get("max_deliveries"), "attempt"),
+        ]
         dlq = settings.get("dlq")
         parts.append(f"dead to {info.name + '.dlq' if dlq is None else dlq}")
         parts += [f"{info.parked} parked"] if info.parked else []
@@ -331,3 +342,14 @@ class Board:
 
 def _label(flow: Flow) -> str:
     return f"{flow.info.name} (paused)" if flow.info.settings.get("paused") else flow.info.name
+
+
+def _joined(lines: list[Text], width: int) -> Text:
+    """The lines, none wider than `width`."""
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+    return Text("\n", no_wrap=True, end="").join(lines)
+
+
+def _many(number: float | None, noun: str) -> str:
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"

@@ -457,7 +457,22 @@ _QUEUE_FIELDS: Final = len(_QUEUE_COUNTS) + 2
 def _queue(item: Item) -> api.QueueInfo:
     settings = _map(item[12], "settings")
     counts = [fields.uint(value, field, UINT64_MAX) for field, value in zip(_QUEUE_COUNTS, item[1:12], strict=True)]
-    return api.QueueInfo(fields.queue_name(item[0], "name"), *counts, settings)
+    uid, ready, delayed, leased, parked, dead, size, oldest, pushed, delivered, acked = counts
+    return api.QueueInfo(
+        fields.queue_name(item[0], "name"),
+        uid,
+        ready,
+        delayed,
+        leased,
+        parked,
+        dead,
+        size,
+        oldest,
+        pushed,
+        delivered,
+        acked,
+        settings,
+    )
 
 
 def _map(value: object, field: str) -> dict[str, Any]:
