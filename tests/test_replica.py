@@ -14,7 +14,7 @@ from walrq.queues import commands as c
 from walrq.queues import effects
 from walrq.queues.clocks import Reading
 from walrq.queues.image import full_pages
-from walrq.raft.core import Role
+from walrq.raft.roles import Role
 from walrq.raft.entries import Kind
 from walrq.replica import Replica
 from walrq.storage.record import Record
@@ -412,5 +412,6 @@ def test_a_restart_begins_at_the_snapshot_and_gives_back_what_it_covers() -> Non
 
 
 def test_a_record_kind_is_stored_as_its_number() -> None:
-    """Kinds are never renumbered: 2 and 3 are kept for configurations and snapshot points."""
-    assert {Kind.NOOP: 0, Kind.COMMANDS: 1} == {kind: kind.value for kind in Kind}
+    """Kinds are never renumbered: logs on disks hold them."""
+    numbers = {Kind.NOOP: 0, Kind.COMMANDS: 1, Kind.CONFIGURATION: 2, Kind.SNAPSHOT: 3}
+    assert numbers == {kind: kind.value for kind in Kind}

@@ -98,6 +98,30 @@ SNAPSHOT_COMMANDS: Final = 50_000
 BODY_CACHE_BYTES: Final = 32 * MIB
 SLOT_SETTLE_MS: Final = 50
 
+# --- consensus ----------------------------------------------------------------------------------------------
+# Nodes of one group, learners included: a larger one makes every commit slower and nothing safer.
+RAFT_MEMBERS_MAX: Final = 32
+RAFT_NODE_ID_BYTES_MAX: Final = 255
+# Without a word from its leader for this many ticks a follower doubts it, and a leader without a quorum its office.
+RAFT_ELECTION_TICKS: Final = 10
+# 1 to this many ticks are added at random, so that two nodes seldom stand at once.
+RAFT_ELECTION_SPREAD_TICKS: Final = 10
+RAFT_HEARTBEAT_TICKS: Final = 2
+# A leader whose own write takes longer hands over: its clients wait for a disk that may never answer.
+RAFT_STALL_TICKS: Final = 40
+# One append: enough to fill a link, little enough that a heartbeat behind it is not late.
+RAFT_APPEND_ENTRIES_MAX: Final = 1_024
+RAFT_APPEND_BYTES_MAX: Final = 1 * MIB
+# Sent ahead of a follower's replies: bounds what a slow one costs its leader.
+RAFT_IN_FLIGHT_APPENDS_MAX: Final = 256
+RAFT_IN_FLIGHT_BYTES_MAX: Final = 64 * MIB
+RAFT_SNAPSHOT_CHUNK_BYTES_MAX: Final = 1 * MIB
+RAFT_SNAPSHOT_WINDOW_BYTES: Final = 4 * MIB
+# A learner that lacks more entries than this is not promoted yet: as a voter it would hold up commits.
+RAFT_PROMOTE_LAG_ENTRIES_MAX: Final = 1_000
+# Reads of this node that wait for the leader's confirmation.
+RAFT_READS_MAX: Final = 4_096
+
 # --- daemon -------------------------------------------------------------------------------------------------
 CONNECTIONS_MAX_DEFAULT: Final = 10_000
 # Requests read but not answered: per connection (a client's window is far below) and in all.

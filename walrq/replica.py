@@ -44,8 +44,9 @@ from walrq.queues.effects import Effects, Result
 from walrq.queues.image import Imager, live_in, load
 from walrq.queues.machine import Bounds, Machine
 from walrq.queues.reads import lost_messages
-from walrq.raft.core import Raft, Ready
+from walrq.raft.core import Raft
 from walrq.raft.entries import HardState, Kind, Tail
+from walrq.raft.unstable import Ready
 from walrq.storage import hard_state as stored
 from walrq.storage.cache import ByteBoundedCache
 from walrq.storage.findings import Finding, Verdict

@@ -8,8 +8,11 @@ import random
 import pytest
 
 from walrq.errors import NotLeader
-from walrq.raft.core import TRANSITIONS, Raft, Ready, Role
+from walrq.raft.core import Raft
 from walrq.raft.entries import HardState, Kind, Tail
+from walrq.raft.messages import AppendReply, VoteReply
+from walrq.raft.roles import TRANSITIONS, Role
+from walrq.raft.unstable import Ready
 
 EMPTY = Tail()
 FORGETFUL = HardState()
@@ -107,19 +110,35 @@ def test_entries_of_earlier_terms_are_committed_only_with_one_of_the_own() -> No
     assert raft.commit_index == 13
 
 
+def elected(tail: Tail = EMPTY, term: int = 0) -> Raft:
+    """The leader of three, elected by b; its own entries are not persisted."""
+    raft = Raft("a", {"a", "b", "c"}, HardState(term), tail)
+    raft.campaign()
+    raft.persisted(raft.take_ready())
+    raft.receive(VoteReply("", "b", "a", raft.term, True))
+    assert raft.is_leader
+    return raft
+
+
 def test_a_majority_that_holds_an_earlier_term_commits_nothing() -> None:
     """LeaderCompleteness, thesis figure 3.7: only an entry of the own term is committed by counting."""
-    raft = Raft("a", {"a", "b", "c"}, HardState(3, "a"), Tail(12, 3))
-    raft.campaign()
-    raft._votes = {"a", "b"}
-    raft._count_votes()
-    raft._match["b"] = 12
-    raft._advance_commit()
-    assert raft.is_leader and raft.commit_index == 0
+    raft = elected(Tail(12, 3, runs=((1, 3),)), term=3)
 
-    raft._match["b"] = 13
+    raft.receive(AppendReply("", "b", "a", 4, True, 12))
+    assert raft.commit_index == 0
+
+    raft.receive(AppendReply("", "b", "a", 4, True, 13))
     raft.persisted(raft.take_ready())
     assert raft.commit_index == 13
+
+
+def test_a_leader_commits_by_the_disks_of_others() -> None:
+    """Its own disk is one of three: two others are a majority without it."""
+    raft = elected()
+    for peer in "bc":
+        raft.receive(AppendReply("", peer, "a", 1, True, 1))
+
+    assert raft.commit_index == 1 and raft.durable_index == 0
 
 
 def test_a_leader_counts_itself_only_after_its_own_sync() -> None:
@@ -148,23 +167,9 @@ def test_stale_persisted_pairs_are_ignored() -> None:
     assert (raft.durable_index, raft.commit_index) == (durable, committed)
 
 
-def test_what_became_durable_as_a_candidate_commits_nothing() -> None:
-    """Only a leader counts."""
-    raft = one_of_three()
-    raft.campaign()
-    raft.last_index = 4
-
-    raft.persisted(Ready(None, ((raft.term, 4, Kind.COMMANDS),)))
-
-    assert raft.durable_index == 4 and raft.commit_index == 0
-
-
 def test_a_leader_of_three_does_not_commit_alone() -> None:
     """AckedOnQuorum."""
-    raft = one_of_three()
-    raft.campaign()
-    raft.role = Role.LEADER
-    raft.append(Kind.NOOP)
+    raft = elected()
 
     raft.persisted(raft.take_ready())
 

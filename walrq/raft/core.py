@@ -1,166 +1,886 @@
 """The consensus object of one node.
 
-Roles:  follower --campaign--> candidate --majority of durable votes--> leader
-        any role --higher term seen--> follower                          (TRANSITIONS is the whole truth)
+    follower --time-out--> pre-candidate --majority would vote--> candidate --majority of durable votes--> leader
+    any role --higher term, or a leader of this term--> follower           (TRANSITIONS is the whole truth)
 
-Positions of entries live here, bodies with the caller. Invariants, kept by every method:
+What only a leader knows is in `leader.Leader`, there while this node leads. Positions and terms of entries live here,
+bodies with the caller. Invariants, kept by every method:
 
-    applied (the caller's) <= commit_index <= last_index
+    applied (the caller's) <= commit_index <= last_index                  inv: CommitLeLog
     durable_index <= last_index
-    commit_index never goes back                                          inv: CommitMonotonic
+    term and commit_index never go back                                   inv: TermMonotonic, CommitMonotonic
+    one vote a term, durable before it is told                            inv: ElectionSafety, VoteDurableBeforeSent
     only an entry of the leader's own term is committed by counting       inv: LeaderCompleteness
-    the own disk counts only what `persisted` reported                    inv: AckedDurable
+    entries are cut on a conflict only, and never at or below a commit    inv: CommitStable
+    a leader cuts nothing                                                 inv: LeaderAppendOnly
+    nothing is acknowledged before `persisted` reported it                inv: AckedDurable
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Callable, Collection
+from typing import Any
 
-import attrs
-
-from walrq.errors import NotLeader
+from walrq.errors import InvalidArgument, NotLeader, NotReady, Overloaded, RemoteProtocolError
+from walrq.limits import RAFT_PROMOTE_LAG_ENTRIES_MAX, RAFT_READS_MAX
+from walrq.raft import trace
+from walrq.raft.election import Ballot, Countdown, Outcome, Timing, up_to_date
 from walrq.raft.entries import HardState, Kind, Position, Tail
-from walrq.raft.quorum import has_majority, quorum_index
-
-
-class Role(enum.Enum):
-    """What a node is in its term."""
-
-    FOLLOWER = "follower"
-    CANDIDATE = "candidate"
-    LEADER = "leader"
-
-
-TRANSITIONS: Final = frozenset(
-    {
-        (Role.FOLLOWER, Role.CANDIDATE),
-        (Role.CANDIDATE, Role.CANDIDATE),
-        (Role.CANDIDATE, Role.LEADER),
-        (Role.CANDIDATE, Role.FOLLOWER),
-        (Role.LEADER, Role.FOLLOWER),
-    }
+from walrq.raft.leader import DEFAULT_BOUNDS, Bounds, Leader, SnapshotMark, Transfer
+from walrq.raft.log import Log
+from walrq.raft.membership import Configuration, Member, Membership
+from walrq.raft.messages import (
+    Append,
+    AppendReply,
+    Heartbeat,
+    HeartbeatReply,
+    Message,
+    PreVote,
+    PreVoteReply,
+    ReadReply,
+    ReadRequest,
+    SnapshotChunk,
+    SnapshotOffer,
+    SnapshotReply,
+    SnapshotStatus,
+    TimeoutNow,
+    Vote,
+    VoteReply,
 )
+from walrq.raft.reads import ForwardedReads, ReadState, Waiting
+from walrq.raft.roles import TRANSITIONS, Role, Status
+from walrq.raft.snapshots import Chunk, ChunkWanted, Incoming
+from walrq.raft.unstable import Ready, Unstable
 
 
-@attrs.frozen
-class Ready:
-    """What the caller does next, top to bottom.
+def _no_size(index: int) -> int:
+    return 0
 
-    Attributes:
-        hard_state: to be made durable before anything below, None when unchanged.
-        positions: entries to be appended and synced, in order.
-    """
 
-    hard_state: HardState | None
-    positions: tuple[Position, ...]
-
-    def __bool__(self) -> bool:
-        return self.hard_state is not None or bool(self.positions)
+def _no_chance(below: int) -> int:
+    return 0
 
 
 class Raft:
-    """See the module."""
+    """See the package for how it is driven.
 
-    def __init__(self, node_id: str, voters: Collection[str], hard_state: HardState, tail: Tail) -> None:
+    Attributes:
+        role, term, vote, leader: as of now, durable or not.
+        commit_index: entries up to here may be applied.
+        durable_index: entries up to here are on this node's disk.
+        recovering: set by the caller while this node's log is being repaired.
+        ticks: how often `tick` was called.
+        dropped: messages that were not for this node, or of another cluster.
+    """
+
+    def __init__(
+        self,
+        node_id: str,
+        voters: Collection[str],
+        hard_state: HardState,
+        tail: Tail,
+        *,
+        cluster: str = "",
+        configurations: Collection[tuple[int, Configuration]] = (),
+        timing: Timing | None = None,
+        bounds: Bounds = DEFAULT_BOUNDS,
+        draw: Callable[[int], int] = _no_chance,
+        size_of: Callable[[int], int] = _no_size,
+        pre_vote: bool = True,
+        trace_to: trace.Sink | None = None,
+    ) -> None:
+        """A node as its disk left it; a follower, whatever it was.
+
+        Args:
+            node_id: this node.
+            voters: the first configuration, if none is found in the log or a snapshot.
+            hard_state, tail: as stored.
+            cluster: messages of another one are dropped.
+            configurations: (index, configuration) from the newest snapshot and the entries behind it, ascending.
+            draw: an integer from 0 to one below its argument, from a generator the caller seeded.
+            size_of: bytes of an entry's body; asked for entries that are about to be sent.
+            pre_vote: ask before standing; without it only for showing what it is good for.
+            trace_to: gets a line for each step.
+        """
         self.node_id = node_id
-        self.voters = frozenset(voters)
+        self.cluster = cluster
+        self.timing = timing or Timing()
+        self._bounds = bounds
+        self._draw = draw
+        self._size_of = size_of
+        self._pre_vote = pre_vote
+        self._trace = trace_to
         self.role = Role.FOLLOWER
         self.term = hard_state.term
         self.vote = hard_state.vote
         self.leader: str | None = None
-        self.last_index = tail.last_index
-        self.last_term = tail.last_term
+        self.log = Log.of(tail.last_index, tail.last_term, tail.runs, tail.base_term)
+        found = list(configurations) or [(0, Configuration.of(voters))]
+        self.membership = Membership(*found[0])
+        for index, configuration in found[1:]:
+            self.membership.append(index, configuration)
         self.durable_index = tail.last_index
-        self.commit_index = 0
-        # Durable votes of this term, and each voter's durable index as far as known.
-        self._votes: set[str] = set()
-        self._match: dict[str, int] = {}
-        # First index of the own term as leader: what lies below is committed only along with it (thesis 3.6.2).
-        self._term_start = 0
-        self._durable_state = hard_state
-        self._unsent: list[Position] = []
+        self.commit_index = tail.commit_index
+        self.recovering = False
+        self.lead: Leader | None = None
+        self.snapshot: SnapshotMark | None = None
+        if tail.commit_index:
+            term = self.log.term_at(tail.commit_index)
+            if term is not None:
+                self.snapshot = SnapshotMark(tail.commit_index, term, self.membership.at(tail.commit_index))
+        self.durable_state = hard_state
+        self._countdown = Countdown(self.timing, draw)
+        self._ballot: Ballot | None = None
+        self._round = draw(1 << 30)
+        # Wall clocks (ms) that came with the votes of the last election won, by voter.
+        self.office_walls: dict[str, int] = {}
+        self.ticks = 0
+        self.dropped = 0
+        self._outbox: list[Message] = []
+        self._unstable = Unstable(tail.last_index)
+        # Reads that are decided; reads that the leader was asked about.
+        self._read_states: list[ReadState] = []
+        self._forwarded = ForwardedReads()
+        self._life = draw(1 << 62)
+        self._incoming: Incoming | None = None
+        self._chunks: list[Chunk] = []
 
+    # --- what it is -----------------------------------------------------------------------------------------
     @property
     def is_leader(self) -> bool:
-        """Whether entries may be appended."""
+        """Whether this node leads."""
         return self.role is Role.LEADER
+
+    @property
+    def accepts(self) -> bool:
+        """Whether entries may be appended: it leads and is not handing over."""
+        return self.lead is not None and self.lead.transfer is None
+
+    @property
+    def status(self) -> Status:
+        """See `Status`."""
+        if self.recovering:
+            return Status.RECOVERING
+        return Status.NORMAL if self.node_id in self.membership.current.voters else Status.LEARNER
+
+    @property
+    def last_index(self) -> int:
+        """The end of the log, durable or not."""
+        return self.log.last_index
+
+    @property
+    def last_term(self) -> int:
+        """The term of the last entry."""
+        return self.log.last_term
+
+    @property
+    def votes(self) -> frozenset[str]:
+        """Who voted for this node in its present asking."""
+        return frozenset(self._ballot.granted) if self._ballot is not None else frozenset()
 
     def _become(self, role: Role) -> None:
         assert (self.role, role) in TRANSITIONS, (self.role, role)
         self.role = role
 
-    def campaign(self) -> None:
-        """Stand for election in a new term, with the own vote."""
-        self._become(Role.CANDIDATE)
-        self.term += 1
-        self.vote = self.node_id
-        self.leader = None
-        self._votes = set()
+    def _note(self, event: str, message: Message | None = None, **extra: Any) -> None:
+        if self._trace is not None:
+            self._trace(trace.line(self, event, message, **extra))
 
-    def append(self, kind: Kind) -> Position:
-        """Append an entry to the own log.
-
-        Raises:
-            NotLeader: this node does not lead.
-        """
-        if self.role is not Role.LEADER:
-            raise NotLeader("this node does not lead", leader=self.leader)
-        self.last_index += 1
-        self.last_term = self.term
-        position = (self.term, self.last_index, kind)
-        self._unsent.append(position)
-        return position
-
+    # --- durability -----------------------------------------------------------------------------------------
     def take_ready(self) -> Ready:
-        """What must become durable now; each thing is handed out once."""
-        state = HardState(self.term, self.vote)
-        ready = Ready(state if state != self._durable_state else None, tuple(self._unsent))
-        self._unsent.clear()
-        return ready
+        """What must become durable now; each thing is handed out once. An empty one need not be persisted."""
+        return self._unstable.take(HardState(self.term, self.vote), self.ticks)
+
+    def persisted(self, ready: Ready) -> None:
+        """A ready is durable here: what it holds counts, and what waited for it may leave."""
+        state = ready.hard_state
+        if state is not None:
+            self.durable_state = state
+        standing = self._unstable.persisted(ready)
+        self._outbox += self._unstable.release(self.term)
+        # A stale pair names entries that a newer leader has replaced.
+        if standing is not None and standing[1] > self.durable_index and self.log.matches(standing[1], standing[0]):
+            self.durable_index = standing[1]
+            if self.lead is not None:
+                # inv: AckedDurable
+                self.lead.match[self.node_id] = standing[1]
+                self._advance_commit()
+        if state is not None and self.role is Role.CANDIDATE and state == HardState(self.term, self.node_id):
+            # A vote that a crash can undo elects nobody. inv: VoteDurableBeforeSent
+            self._count_vote(self.node_id, True)
+        if self._trace is not None:
+            self._note("Persisted", number=ready.number)
+
+    def _tell(self, kind: Callable[..., Message], receiver: str, *fields: Any, after: int = 0) -> None:
+        """Send a message once this node's term and vote are durable, and the ready of number `after` is.
+
+        inv: VoteDurableBeforeSent
+        """
+        message = kind(self.cluster, self.node_id, receiver, self.term, *fields)
+        after = max(after, self._unstable.state_in)
+        if after <= self._unstable.done:
+            self._outbox.append(message)
+        else:
+            self._unstable.wait(after, message)
+
+    def take_messages(self) -> list[Message]:
+        """What may leave now, also while a ready is being persisted. Appends are to be filled before anything else.
+
+        What depends on a ready comes out of here once `persisted` reported it, and not before.
+        """
+        if self.lead is not None:
+            self._outbox += self.lead.gather(self.commit_index)
+        messages, self._outbox = self._outbox, []
+        if self._trace is not None:
+            for message in messages:
+                self._note(f"Send{type(message).__name__}", message)
+        return messages
 
     def withdraw(self, ready: Ready) -> None:
         """The entries of a ready were refused by a full disk and written nowhere: they never were.
 
-        Only right while nobody else was sent them, so for a single voter.
+        Only right while nobody else was sent them, so for a single node.
         """
-        assert self.voters == {self.node_id}
-        assert not self._unsent
+        assert self.membership.current.nodes == (self.node_id,)
+        assert self._unstable.is_empty
         if ready.positions:
             first = ready.positions[0][1]
             assert first > self.commit_index and first > self.durable_index, ready
-            self.last_index = first - 1
+            self.log.truncate(first)
+            self.membership.truncate(first)
+        self._unstable.withdraw(ready)
 
-    def persisted(self, ready: Ready) -> None:
-        """A ready is durable here."""
-        if ready.hard_state is not None:
-            self._durable_state = ready.hard_state
-            if (
-                self.role is Role.CANDIDATE
-                and ready.hard_state.term == self.term
-                and ready.hard_state.vote == self.node_id
-            ):
-                self._votes.add(self.node_id)
-                self._count_votes()
-        if ready.positions:
-            term, index, _ = ready.positions[-1]
-            # A stale pair names entries that a newer leader may have replaced.
-            if term == self.term and index <= self.last_index:
-                self.durable_index = max(self.durable_index, index)
-                if self.role is Role.LEADER:
-                    self._match[self.node_id] = self.durable_index
-                    self._advance_commit()
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the oldest ready has been waiting for its disk for more ticks than a leader may take."""
+        tick = self._unstable.oldest_tick()
+        return tick is not None and self.ticks - tick > self.timing.stall
 
-    def _count_votes(self) -> None:
-        if has_majority(self.voters, self._votes):
-            self._become(Role.LEADER)
-            self.leader = self.node_id
-            self._match = {self.node_id: self.durable_index}
-            # The no-op lets entries of earlier terms be committed (thesis 3.6.2, 6.4).
-            _, self._term_start, _ = self.append(Kind.NOOP)
+    # --- time -----------------------------------------------------------------------------------------------
+    def tick(self) -> None:
+        """One tick passed."""
+        self.ticks += 1
+        for ticket in self._forwarded.overdue(self.ticks):
+            self._read_states.append(ReadState(ticket, None))
+        lead = self.lead
+        if lead is not None:
+            if not lead.tick():
+                self._step_down("QuorumLost")
+            elif self.is_stalled and not lead.is_alone:
+                self._step_down("Stalled", hand_over=True)
+            elif self.recovering:
+                self._step_down("Recovering", hand_over=True)
+        elif self._countdown.tick():
+            self._time_out()
+
+    def _time_out(self) -> None:
+        self._countdown.restart()
+        self._set_leader(None)
+        if self._may_stand:
+            self._ask()
+
+    @property
+    def _may_stand(self) -> bool:
+        installing = self._incoming is not None and self._incoming.complete
+        return self.status is Status.NORMAL and not self.is_stalled and not installing
+
+    def _ask(self) -> None:
+        """Find out whether an election would be won; an election that is lost disturbs everybody."""
+        if not self._pre_vote:
+            self.campaign()
+            return
+        self._become(Role.PRE_CANDIDATE)
+        self._round += 1
+        self._ballot = Ballot(True, self._round)
+        self._note("AskPreVotes")
+        for node in self.membership.current.voters:
+            if node != self.node_id:
+                self._tell(PreVote, node, self.last_index, self.last_term, self._round)
+        self._count_vote(self.node_id, True)
+
+    def campaign(self, *, transfer: bool = False) -> None:
+        """Stand for election in a new term, with the own vote.
+
+        A majority's word is needed; `transfer` tells them that the leader wants it.
+        """
+        self._become(Role.CANDIDATE)
+        self._set_leader(None)
+        self.term += 1
+        self.vote = self.node_id
+        self._unstable.state_changed()
+        self._ballot = Ballot(False, 0)
+        self._countdown.restart()
+        self._note("Campaign")
+        for node in self.membership.current.voters:
+            if node != self.node_id:
+                # Asked with a term that a crash can undo, the votes would be for another log of this node.
+                self._tell(Vote, node, self.last_index, self.last_term, transfer)
+
+    def _count_vote(self, voter: str, granted: bool) -> None:
+        ballot = self._ballot
+        assert ballot is not None
+        match ballot.count(voter, granted, self.membership.current.voters):
+            case Outcome.WON if ballot.pre:
+                self.campaign()
+            case Outcome.WON:
+                self._take_office(ballot)
+            case Outcome.LOST:
+                self._ballot = None
+                self._become(Role.FOLLOWER)
+
+    def _take_office(self, ballot: Ballot) -> None:
+        self._become(Role.LEADER)
+        self._ballot = None
+        self.office_walls = ballot.walls
+        self._set_leader(self.node_id)
+        self.lead = Leader(
+            cluster=self.cluster,
+            node_id=self.node_id,
+            term=self.term,
+            log=self.log,
+            membership=self.membership,
+            timing=self.timing,
+            bounds=self._bounds,
+            size_of=self._size_of,
+            durable_index=self.durable_index,
+            snapshot=self.snapshot,
+        )
+        # The no-op lets entries of earlier terms be committed (thesis 3.6.2, 6.4).
+        self.append(Kind.NOOP)
+        self._note("BecomeLeader", voted=sorted(ballot.granted))
+
+    def _step_down(self, why: str, *, hand_over: bool = False) -> None:
+        """End the office, in the same term or on the way to another."""
+        lead = self.lead
+        assert lead is not None
+        successor = lead.successor() if hand_over else None
+        self._become(Role.FOLLOWER)
+        self.lead = None
+        self._set_leader(None)
+        self._countdown.restart()
+        for read in lead.reads.drain():
+            self._answer_read(read, None)
+        if successor is not None:
+            self._tell(TimeoutNow, successor)
+        self._note("StepDown", why=why)
+
+    def _set_leader(self, leader: str | None) -> None:
+        if leader != self.leader:
+            self.leader = leader
+            for ticket in self._forwarded.drain():
+                self._read_states.append(ReadState(ticket, None))
+
+    def _adopt(self, term: int) -> None:
+        """A higher term was seen: this node follows in it, and has voted for nobody yet. inv: StaleLeaderSteps"""
+        # inv: TermMonotonic
+        assert term > self.term
+        self.term = term
+        self.vote = None
+        self._unstable.state_changed()
+        self._ballot = None
+        if self.lead is not None:
+            self._step_down("HigherTerm")
+        elif self.role is not Role.FOLLOWER:
+            self._become(Role.FOLLOWER)
+        self._set_leader(None)
+        # Half a reign's stream is worth nothing to the next leader, unless it is being installed already.
+        if self._incoming is not None and not self._incoming.complete:
+            self._incoming = None
+
+    # --- proposals ------------------------------------------------------------------------------------------
+    def append(self, kind: Kind) -> Position:
+        """Append an entry to the own log.
+
+        Raises:
+            NotLeader: this node does not lead, or is handing over.
+        """
+        lead = self.lead
+        if lead is None:
+            raise NotLeader("this node does not lead", leader=self.leader)
+        if lead.transfer is not None:
+            raise NotLeader(f"leadership is being handed to {lead.transfer.target!r}", leader=lead.transfer.target)
+        position = (self.term, self.log.append(self.term), kind)
+        self._unstable.append(position)
+        if self._trace is not None:
+            self._note("Propose", kind=int(kind))
+        return position
 
     def _advance_commit(self) -> None:
-        index = quorum_index(self.voters, self._match)
-        if index >= self._term_start and index > self.commit_index:
+        lead = self.lead
+        assert lead is not None
+        index = lead.quorum_index()
+        if index >= lead.term_start and index > self.commit_index:
+            self._commit_to(index)
+            self._serve_reads()
+            if self.node_id not in self.membership.current.voters and self.membership.index <= index:
+                # The entry that removed this node is committed: its successor is elected without it.
+                self._step_down("Removed", hand_over=True)
+
+    def _commit_to(self, index: int) -> None:
+        if index > self.commit_index:
+            # inv: CommitMonotonic, CommitLeLog
+            assert index <= self.last_index, (index, self.last_index)
             self.commit_index = index
+            self._note("AdvanceCommit")
+
+    # --- membership -----------------------------------------------------------------------------------------
+    def add_learner(self, member: Member) -> tuple[Position, bytes]:
+        """Let a node join: it receives the log and does not count yet. Returns the entry and its body.
+
+        Raises:
+            InvalidArgument: it is there already, or the group is full.
+            NotLeader, NotReady: see `_change`.
+        """
+        return self._change(self.membership.current.with_learner(member))
+
+    def promote(self, node: str) -> tuple[Position, bytes]:
+        """Make a learner a voter. Returns the entry and its body.
+
+        Raises:
+            InvalidArgument: it is no learner.
+            NotReady: it has not caught up yet, or see `_change`.
+            NotLeader: see `_change`.
+        """
+        configuration = self.membership.current.promoted(node)
+        if self.lead is not None:
+            progress = self.lead.progress[node]
+            lag = self.last_index - progress.match
+            if lag > RAFT_PROMOTE_LAG_ENTRIES_MAX or progress.recovering or not progress.match:
+                raise NotReady(
+                    f"node {node!r} lacks {lag} entries; a learner is promoted once it lacks at most "
+                    f"{RAFT_PROMOTE_LAG_ENTRIES_MAX}",
+                    limit=RAFT_PROMOTE_LAG_ENTRIES_MAX,
+                )
+        return self._change(configuration)
+
+    def remove(self, node: str) -> tuple[Position, bytes]:
+        """Let a node go; also this one, which steps down when that is committed. Returns the entry and its body.
+
+        Raises:
+            InvalidArgument: it is not in the group, or the last voter.
+            NotLeader, NotReady: see `_change`.
+        """
+        return self._change(self.membership.current.without(node))
+
+    def _change(self, configuration: Configuration) -> tuple[Position, bytes]:
+        """Append a configuration; it is in effect at once.
+
+        Raises:
+            NotLeader: this node does not lead, or is handing over.
+            NotReady: the last change is not committed yet, or no entry of this term is. Without either rule two
+                majorities could come to share nobody. inv: QuorumOverlap
+        """
+        if self.lead is not None and self.commit_index < self.lead.term_start:
+            raise NotReady("no entry of this leader's term is committed yet; change the group a little later")
+        if self.lead is not None and self.membership.index > self.commit_index:
+            raise NotReady("the last change of the group is not committed yet; one at a time")
+        position = self.append(Kind.CONFIGURATION)
+        self.membership.append(position[1], configuration)
+        assert self.lead is not None
+        self.lead.reconfigure()
+        return position, configuration.encode()
+
+    def transfer(self, target: str) -> None:
+        """Hand leadership over. Proposals are refused until another leads, or an election time-out has passed.
+
+        Raises:
+            NotLeader: this node does not lead, or is handing over already.
+            InvalidArgument: the target is no other voter.
+        """
+        lead = self.lead
+        if lead is None:
+            raise NotLeader("this node does not lead", leader=self.leader)
+        if lead.transfer is not None:
+            raise NotLeader(f"leadership is being handed to {lead.transfer.target!r}", leader=lead.transfer.target)
+        if target == self.node_id or target not in self.membership.current.voters:
+            raise InvalidArgument(f"target {target!r} is not another voter of the group", field="target")
+        lead.transfer = Transfer(target)
+        self._note("TransferLeader", target=target)
+
+    # --- reads ----------------------------------------------------------------------------------------------
+    def read(self, ticket: int) -> None:
+        """Ask from which index on a read may be answered; `take_reads` says so later. Tickets are the caller's.
+
+        Raises:
+            NotLeader: no leader is known.
+            Overloaded: too many reads wait.
+        """
+        lead = self.lead
+        if (len(lead.reads) if lead is not None else len(self._forwarded)) >= RAFT_READS_MAX:
+            raise Overloaded(f"{RAFT_READS_MAX} reads wait for confirmation, which is the limit", limit=RAFT_READS_MAX)
+        if lead is not None:
+            lead.reads.add(self.node_id, ticket, self._life)
+            self._serve_reads()
+        elif self.leader is not None:
+            self._forwarded.add(ticket, self.ticks + self.timing.election)
+            self._tell(ReadRequest, self.leader, ticket, self._life)
+        else:
+            raise NotLeader("no leader is known", leader=None)
+
+    def take_reads(self) -> list[ReadState]:
+        """Reads that are decided, each once."""
+        states, self._read_states = self._read_states, []
+        return states
+
+    def _serve_reads(self) -> None:
+        lead = self.lead
+        assert lead is not None
+        if self.commit_index < lead.term_start or not len(lead.reads):
+            return
+        if lead.reads.begin(self.commit_index, lead.round + 1):
+            if lead.is_alone:
+                lead.round += 1
+            else:
+                lead.beat_due = True
+        for read in lead.confirmed_reads():
+            self._answer_read(read, read.index)
+
+    def _answer_read(self, read: Waiting, index: int | None) -> None:
+        if read.node == self.node_id:
+            self._read_states.append(ReadState(read.ticket, index))
+        else:
+            self._tell(ReadReply, read.node, read.ticket, read.life, index)
+
+    # --- messages -------------------------------------------------------------------------------------------
+    def receive(self, message: Message) -> int:
+        """Take a peer's message.
+
+        Returns:
+            The first index of an append's entries that were taken over; their bodies are the caller's to keep until
+            they are written. 0 for none.
+
+        Raises:
+            RemoteProtocolError: it contradicts what no correct peer contradicts; nothing was changed.
+        """
+        if message.cluster != self.cluster or message.receiver != self.node_id or message.sender == self.node_id:
+            self.dropped += 1
+            return 0
+        taken = self._receive(message)
+        if self._trace is not None:
+            self._note(f"Recv{type(message).__name__}", message)
+        return taken
+
+    def _receive(self, message: Message) -> int:
+        kind = type(message)
+        if message.term > self.term and kind is not PreVote:
+            if kind is Vote and self._sticks and not message.transfer:  # type: ignore[attr-defined]
+                # A node that cannot hear the leader must not depose it (thesis 4.2.3).
+                return 0
+            self._adopt(message.term)
+        elif message.term < self.term and kind is not PreVote and kind is not PreVoteReply:
+            self._answer_stale(message)
+            return 0
+        match message:
+            case Append():
+                return self._on_append(message)
+            case AppendReply():
+                if self.lead is not None:
+                    self.lead.on_append_reply(message)
+                    self._advance_commit()
+            case Heartbeat():
+                self._on_heartbeat(message)
+            case HeartbeatReply():
+                if self.lead is not None:
+                    self.lead.on_heartbeat_reply(message)
+                    self._serve_reads()
+            case PreVote():
+                self._on_pre_vote(message)
+            case PreVoteReply():
+                ballot = self._ballot
+                if self.role is Role.PRE_CANDIDATE and ballot is not None and ballot.round == message.round:
+                    self._count_vote(message.sender, message.granted)
+            case Vote():
+                self._on_vote(message)
+            case VoteReply():
+                if self.role is Role.CANDIDATE and self._ballot is not None:
+                    if message.granted and message.wall_ms is not None:
+                        self._ballot.walls.setdefault(message.sender, message.wall_ms)
+                    self._count_vote(message.sender, message.granted)
+            case TimeoutNow():
+                if message.sender == self.leader and self._may_stand:
+                    self.campaign(transfer=True)
+            case ReadRequest():
+                self._on_read_request(message)
+            case ReadReply():
+                if message.life == self._life and self._forwarded.answered(message.ticket):
+                    self._read_states.append(ReadState(message.ticket, message.index))
+            case SnapshotOffer():
+                self._on_offer(message)
+            case SnapshotChunk():
+                self._on_chunk(message)
+            case SnapshotReply():
+                if self.lead is not None:
+                    self.lead.on_snapshot_reply(message)
+                    self._advance_commit()
+        return 0
+
+    def _answer_stale(self, message: Message) -> None:
+        """Let the sender of an older term learn of this one."""
+        sender = message.sender
+        match message:
+            case Append():
+                self._tell(AppendReply, sender, False, message.prev_index)
+            case Heartbeat():
+                self._tell(HeartbeatReply, sender, message.round)
+            case Vote():
+                self._tell(VoteReply, sender, False)
+            case ReadRequest():
+                self._tell(ReadReply, sender, message.ticket, message.life, None)
+            case SnapshotOffer() | SnapshotChunk():
+                self._tell(SnapshotReply, sender, message.stream, SnapshotStatus.REFUSED, 0)
+            case _:
+                # Answers to what this node asked in a term that is over.
+                pass
+
+    @property
+    def _sticks(self) -> bool:
+        """Whether a live leader is known, so that no election is wanted."""
+        return self.leader is not None and (self.lead is not None or self._countdown.elapsed < self.timing.election)
+
+    def _follow(self, leader: str) -> None:
+        """A message that only the leader of this term sends."""
+        if self.lead is not None or self.leader not in (None, leader):
+            raise RemoteProtocolError(
+                f"ElectionSafety: both {self.leader!r} and {leader!r} claim to lead in term {self.term}"
+            )
+        if self.role is not Role.FOLLOWER:
+            self._ballot = None
+            self._become(Role.FOLLOWER)
+        self._set_leader(leader)
+        # Also by what is refused below: a node that is catching up has a leader.
+        self._countdown.elapsed = 0
+
+    # --- votes ----------------------------------------------------------------------------------------------
+    def _on_pre_vote(self, message: PreVote) -> None:
+        granted = (
+            message.term + 1 > self.term
+            and not self._sticks
+            and not self.recovering
+            and up_to_date(message.last_term, message.last_index, self.last_term, self.last_index)
+        )
+        self._tell(PreVoteReply, message.sender, message.round, granted)
+
+    def _on_vote(self, message: Vote) -> None:
+        granted = (
+            self.vote in (None, message.sender)
+            and self.leader is None
+            and not self.recovering
+            and up_to_date(message.last_term, message.last_index, self.last_term, self.last_index)
+        )
+        if granted:
+            if self.vote is None:
+                self.vote = message.sender
+                self._unstable.state_changed()
+            self._countdown.restart()
+        self._tell(VoteReply, message.sender, granted)
+
+    # --- following ------------------------------------------------------------------------------------------
+    def _on_append(self, message: Append) -> int:
+        configurations = {
+            message.prev_index + 1 + number: Configuration.decode(entry.body)
+            for number, entry in enumerate(message.entries)
+            if entry.kind is Kind.CONFIGURATION
+        }
+        self._follow(message.sender)
+        if self._incoming is not None and self._incoming.complete:
+            # The caller is putting a snapshot in the log's place.
+            return 0
+        log = self.log
+        prev = message.prev_index
+        if prev > self.commit_index and not log.matches(prev, message.prev_term):
+            hint_index, hint_term = log.last_at_or_below(min(prev, log.last_index), message.prev_term)
+            self._tell(AppendReply, message.sender, False, prev, hint_index, hint_term, self.recovering)
+            return 0
+        taken = 0
+        for index, entry in enumerate(message.entries, prev + 1):
+            if not taken:
+                if index <= self.commit_index or log.matches(index, entry.term):
+                    continue
+                if index <= log.last_index:
+                    self._cut_log(index)
+                taken = index
+            log.append(entry.term)
+            self._unstable.append((entry.term, index, entry.kind))
+            if index in configurations:
+                self.membership.append(index, configurations[index])
+        # What lies behind the entries of this append may be another leader's.
+        self._commit_to(min(message.commit, message.last_index))
+        # inv: AckedDurable
+        self._tell(
+            AppendReply, message.sender, True, message.last_index, 0, 0, self.recovering, after=self._unstable.log_in
+        )
+        return taken
+
+    def _cut_log(self, from_index: int) -> None:
+        """Another leader's entries stand where this one's belong."""
+        # inv: CommitStable
+        assert from_index > self.commit_index, (from_index, self.commit_index)
+        self.log.truncate(from_index)
+        self.membership.truncate(from_index)
+        self._unstable.cut(from_index)
+        self.durable_index = min(self.durable_index, from_index - 1)
+
+    def _on_heartbeat(self, message: Heartbeat) -> None:
+        self._follow(message.sender)
+        self._commit_to(min(message.commit, self.last_index))
+        # Never behind a write of entries: the leader asks whether this node lives, not how fast its disk is.
+        self._tell(HeartbeatReply, message.sender, message.round)
+
+    def _on_read_request(self, message: ReadRequest) -> None:
+        lead = self.lead
+        if lead is None or len(lead.reads) >= RAFT_READS_MAX:
+            self._answer_read(Waiting(message.sender, message.ticket, message.life), None)
+            return
+        lead.reads.add(message.sender, message.ticket, message.life)
+        self._serve_reads()
+
+    # --- snapshots: the leader's side -----------------------------------------------------------------------
+    def snapshot_taken(self, index: int, first_kept: int | None = None) -> None:
+        """A snapshot of all entries up to `index` is durable here.
+
+        Entries before `first_kept` (before `index + 1` by default) can no longer be sent from the log.
+        """
+        # inv: SnapLeCommit, SnapLeDurable
+        assert index <= min(self.commit_index, self.durable_index), (index, self.commit_index, self.durable_index)
+        term = self.log.term_at(index)
+        if term is None or (self.snapshot is not None and index < self.snapshot.index):
+            return
+        self.snapshot = SnapshotMark(index, term, self.membership.at(index))
+        base = index if first_kept is None else min(index, first_kept - 1)
+        self.log.compact(base)
+        self.membership.compact(base)
+        if self.lead is not None:
+            self.lead.snapshot = self.snapshot
+
+    @property
+    def snapshot_wanted(self) -> bool:
+        """Whether a follower cannot be helped before the caller takes a snapshot."""
+        return self.lead is not None and self.lead.needs_snapshot
+
+    def wanted_chunks(self) -> list[ChunkWanted]:
+        """Bytes of snapshots to read and `supply`; each is asked for once."""
+        return self.lead.wanted_chunks() if self.lead is not None else []
+
+    def supply(self, receiver: str, stream: int, offset: int, data: bytes, is_last: bool) -> bool:
+        """Bytes of a snapshot as they were wanted. False when nobody wants them any more."""
+        outgoing = self.lead.outgoing(receiver, stream) if self.lead is not None else None
+        if outgoing is None or not outgoing.reading or outgoing.sent != offset:
+            return False
+        outgoing.supplied(len(data), is_last)
+        outgoing.moved = True
+        self._tell(SnapshotChunk, receiver, stream, offset, is_last, data)
+        return True
+
+    def snapshot_gone(self, receiver: str, stream: int) -> None:
+        """The snapshot behind a stream can no longer be read: begin again with what there is."""
+        if self.lead is not None and self.lead.outgoing(receiver, stream) is not None:
+            self.lead.progress[receiver].failed()
+
+    # --- snapshots: the follower's side ---------------------------------------------------------------------
+    def _reply_snapshot(self, receiver: str, stream: int, status: SnapshotStatus, offset: int) -> None:
+        after = self._unstable.log_in if status is SnapshotStatus.DONE else 0
+        self._tell(SnapshotReply, receiver, stream, status, offset, after=after)
+
+    def _on_offer(self, message: SnapshotOffer) -> None:
+        self._follow(message.sender)
+        incoming = self._incoming
+        if incoming is not None and incoming.complete:
+            # Being installed: what comes of it answers this or the next offer.
+            return
+        if message.index <= self.commit_index:
+            self._incoming = None
+            self._reply_snapshot(message.sender, message.stream, SnapshotStatus.DONE, 0)
+            return
+        if incoming is None or not incoming.is_of(message.sender, message.term, message.stream):
+            self._incoming = incoming = Incoming(
+                message.sender,
+                message.term,
+                message.stream,
+                message.index,
+                message.snapshot_term,
+                message.configuration,
+            )
+        self._reply_snapshot(message.sender, message.stream, SnapshotStatus.RESUME, incoming.received)
+
+    def _on_chunk(self, message: SnapshotChunk) -> None:
+        self._follow(message.sender)
+        incoming = self._incoming
+        # inv: NoMixedRead
+        if incoming is None or not incoming.is_of(message.sender, message.term, message.stream):
+            return
+        chunk = incoming.take(message.offset, message.data, message.is_last)
+        if chunk is not None:
+            self._chunks.append(chunk)
+
+    def take_chunks(self) -> list[Chunk]:
+        """Received bytes of a snapshot, in order, each once: store them, then report `chunk_stored`."""
+        chunks, self._chunks = self._chunks, []
+        return chunks
+
+    def _incoming_of(self, chunk: Chunk) -> Incoming | None:
+        incoming = self._incoming
+        if incoming is None or not incoming.is_of(chunk.sender, chunk.term, chunk.stream):
+            return None
+        return incoming
+
+    def chunk_stored(self, chunk: Chunk) -> bool:
+        """A chunk is stored; there is room for more.
+
+        True when that was the last one: now validate and install the snapshot, with `holds` asked before, and report
+        `installed` or `refuse_snapshot`. Until then appends are not taken.
+        """
+        incoming = self._incoming_of(chunk)
+        if incoming is None or incoming.complete:
+            return False
+        incoming.stored = chunk.offset + len(chunk.data)
+        if chunk.is_last and incoming.index <= self.commit_index:
+            # The log got there first.
+            self._incoming = None
+            self._reply_snapshot(chunk.sender, chunk.stream, SnapshotStatus.DONE, 0)
+            return False
+        incoming.complete = chunk.is_last
+        self._reply_snapshot(chunk.sender, chunk.stream, SnapshotStatus.STORED, incoming.stored)
+        return incoming.complete
+
+    def holds(self, index: int, term: int) -> bool:
+        """Whether this log has that entry: then what lies behind it stays when a snapshot of it is installed."""
+        return self.log.matches(index, term)
+
+    def installed(self, chunk: Chunk) -> None:
+        """The snapshot that ended with `chunk` is durable here and is the state up to its index.
+
+        The caller kept its stored log if `holds` said so, and dropped all of it otherwise.
+        """
+        incoming = self._incoming_of(chunk)
+        assert incoming is not None and incoming.complete, chunk
+        self._incoming = None
+        index, term = chunk.index, chunk.snapshot_term
+        assert index > self.commit_index
+        if self.log.matches(index, term):
+            self.log.compact(index)
+            later = [pair for pair in self.membership.history if pair[0] > index]
+        else:
+            # inv: LogMatching: what conflicts with the snapshot is gone, its configurations as well.
+            self.log.reset(index, term)
+            later = []
+            self._unstable.start_over(index)
+        self.membership.reset(index, chunk.configuration)
+        for pair in later:
+            self.membership.append(*pair)
+        self.durable_index = max(index, min(self.durable_index, self.last_index))
+        self.snapshot = SnapshotMark(index, term, chunk.configuration)
+        self._commit_to(index)
+        self._note("Installed")
+        self._reply_snapshot_to_leader(chunk, SnapshotStatus.DONE)
+
+    def refuse_snapshot(self, chunk: Chunk) -> None:
+        """What came is not usable: the leader begins again."""
+        incoming = self._incoming_of(chunk)
+        if incoming is not None:
+            self._incoming = None
+            self._reply_snapshot_to_leader(chunk, SnapshotStatus.REFUSED)
+
+    def _reply_snapshot_to_leader(self, chunk: Chunk, status: SnapshotStatus) -> None:
+        # A new leader, if there is one by now, will find out by itself.
+        if self.term == chunk.term:
+            self._reply_snapshot(chunk.sender, chunk.stream, status, 0)

@@ -15,6 +15,11 @@ def has_majority(voters: Collection[str], granted: Collection[str]) -> bool:
     return sum(1 for voter in set(granted) if voter in voters) >= majority(len(voters))
 
 
+def is_lost(voters: Collection[str], refused: Collection[str]) -> bool:
+    """Whether so many of `voters` said no that the others are no majority any more."""
+    return len(voters) - sum(1 for voter in set(refused) if voter in voters) < majority(len(voters))
+
+
 def quorum_index(voters: Collection[str], match: Mapping[str, int]) -> int:
     """The highest index that a majority of `voters` holds durably; an absent voter holds nothing."""
     held = sorted((match.get(voter, 0) for voter in voters), reverse=True)
