@@ -144,8 +144,9 @@ class Batch:
     clock: Clock = SYSTEM
     window: tuple[int, int] | None = None
     _ends: tuple[int, ...] | None = None
-    # Offsets given back one by one; None once the whole run was.
-    _settled: set[int] | None = attrs.field(factory=set, init=False)
+    # Offsets given back one by one, and whether all of them were at once.
+    _settled: set[int] | None = attrs.field(default=None, init=False)
+    _over: bool = attrs.field(default=False, init=False)
 
     @property
     def queue(self) -> str:
@@ -178,20 +179,21 @@ class Batch:
     @property
     def settled(self) -> bool:
         """Whether every message was given back through this object: acknowledged, failed, rejected or released."""
-        return self._settled is None or len(self._settled) == self.count
+        return self._over or (self._settled is not None and len(self._settled) == self.count)
 
     def mark_settled(self) -> None:
         """The whole run was given back, or its lease was found to be over."""
-        self._settled = None
+        self._over = True
 
     def settled_at(self, offset: int) -> bool:
         """Whether the message at `offset` was given back through this object."""
-        return self._settled is None or offset in self._settled
+        return self._over or (self._settled is not None and offset in self._settled)
 
     def mark_settled_at(self, offset: int) -> None:
         """The message at `offset` was given back, or its lease was found to be over."""
-        if self._settled is not None:
-            self._settled.add(offset)
+        if self._settled is None:
+            self._settled = set()
+        self._settled.add(offset)
 
     def ends(self) -> tuple[int, ...]:
         """End offset of each payload of the run within `run.payloads`.

@@ -481,10 +481,14 @@ def check_settled(
         WalrqError: the only message or batch failed, or all failed for the same reason.
         BatchError: some of several failed, or for different reasons.
     """
+    if len(outcomes) == 1 and not isinstance(outcomes[0], WalrqError) and not any(outcomes[0]):
+        if settling:
+            for entries in parts[0].entries:
+                for entry in entries:
+                    entry.mark_settled()
+        return
     if settling:
         _mark_settled(parts, outcomes)
-    if len(outcomes) == 1 and not isinstance(outcomes[0], WalrqError) and not any(outcomes[0]):
-        return
     failures: list[EntryFailure] = []
     succeeded = 0
     for part, outcome in zip(parts, outcomes, strict=True):
