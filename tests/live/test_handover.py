@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shlex
 import signal
 import struct
@@ -14,6 +15,7 @@ from typing import Any
 import attrs
 import pytest
 import trio
+import trio.testing
 
 from walrq.api import Delivered
 from walrq.client.clock import SYSTEM
@@ -103,18 +105,21 @@ def bench(line: str, *messages: Message, **changes: Any) -> Bench:
     return Bench(desk, Handover(desk, plan, outcomes.append), outcomes)  # type: ignore[arg-type]
 
 
-def is_running(pid: int) -> bool:
-    """Whether the process is there and no zombie."""
+def is_gone(pid: int) -> bool:
+    """Whether the process ends, if it has not yet: a signal was sent, which the kernel may still be delivering."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+        ending = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([ending], [], [], 30)[0])
+    finally:
+        os.close(ending)
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    """Wait for what a process does: there is no event for it."""
-    while not is_so():  # noqa: ASYNC110
-        await trio.sleep(0.005)
+async def heard(fifo: Path) -> str:
+    """What a command writes into a pipe of ours, once it has."""
+    return await trio.to_thread.run_sync(fifo.read_text, abandon_on_cancel=True)
 
 
 # --- verdicts -----------------------------------------------------------------------------------------------
@@ -263,7 +268,7 @@ async def test_a_lost_lease_ends_the_command_and_what_it_started(tmp_path: Path,
 
     assert Verdict.LOST is outcome.verdict
     assert [] == work.desk.settled
-    assert not is_running(int((tmp_path / "pid").read_text()))
+    assert is_gone(int((tmp_path / "pid").read_text()))
 
 
 async def test_an_outage_shorter_than_the_lease_costs_nothing_a_longer_one_the_command(tmp_path: Path) -> None:
@@ -338,30 +343,47 @@ async def test_after_a_release_the_place_stays_empty_for_a_moment(autojump_clock
 
 
 # --- the end ------------------------------------------------------------------------------------------------
-async def stopped(work: Bench, *numbers: int, when: Callable[[], bool] = lambda: True) -> list[Outcome]:
-    """Run until a command is under way, then send these signals."""
+async def stopped(work: Bench, *numbers: int, up: Path | None = None) -> list[Outcome]:
+    """Run, send these signals once a command has written into `up` (or a poll waits), and wait for the end."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(work.run)
         with trio.fail_after(60):
-            await work.desk.asked.wait()
-            await until(when)
+            await (work.desk.asked.wait() if up is None else heard(up))
         for number in numbers:
             signal.raise_signal(number)
-            await trio.sleep(0.01)
+            await trio.testing.wait_all_tasks_blocked()
     return work.outcomes
 
 
+@pytest.fixture
+def up(tmp_path: Path) -> Path:
+    """A pipe for a command to say that it is up."""
+    os.mkfifo(tmp_path / "up")
+    return tmp_path / "up"
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """A pipe that a command waits at."""
+    os.mkfifo(tmp_path / "gate")
+    return tmp_path / "gate"
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
-async def test_a_signal_lets_a_command_finish_and_takes_nothing_more(tmp_path: Path, number: int, status: int) -> None:
+async def test_a_signal_lets_a_command_finish_and_takes_nothing_more(
+    up: Path, gate: Path, number: int, status: int
+) -> None:
     """The grace is for work that is nearly done."""
-    os.mkfifo(tmp_path / "fifo")
-    work = bench(f"touch {tmp_path}/up; cat {tmp_path}/fifo", leased(), leased(number=2), limit=None, wait_s=None)
+    work = bench(f"echo > {up}; cat {gate}", leased(), leased(number=2), limit=None, wait_s=None)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: stopped(work, number, when=(tmp_path / "up").exists))
+        nursery.start_soon(work.run)
         with trio.fail_after(60):
-            await until(lambda: work.handover.status is not None)
-        (tmp_path / "fifo").open("wb").close()
+            await heard(up)
+        signal.raise_signal(number)
+        await trio.testing.wait_all_tasks_blocked()
+        assert [] == work.outcomes
+        gate.open("wb").close()
 
     assert [Verdict.ACKED] == [each.verdict for each in work.outcomes]
     assert (status, 1) == (work.handover.status, len(work.desk.waiting))
@@ -371,24 +393,23 @@ async def test_a_signal_lets_a_command_finish_and_takes_nothing_more(tmp_path: P
     ("grace_s", "numbers"), [(0.0, [signal.SIGTERM]), (1e4, [signal.SIGINT, signal.SIGINT])], ids=["grace", "twice"]
 )
 async def test_after_the_grace_or_a_second_signal_the_command_is_ended_and_the_message_released(
-    tmp_path: Path, grace_s: float, numbers: list[int]
+    tmp_path: Path, up: Path, gate: Path, grace_s: float, numbers: list[int]
 ) -> None:
     """Free of charge: it was not the message's fault. Also when the command says that all is well."""
-    os.mkfifo(tmp_path / "fifo")
-    line = f"trap 'exit 0' TERM; echo $$ > {tmp_path}/pid; cat {tmp_path}/fifo & wait"
+    line = f"trap 'exit 0' TERM; echo $$ > {tmp_path}/pid; cat {gate} & echo > {up}; wait"
     work = bench(line, leased(), limit=None, wait_s=None, grace_s=grace_s)
-    outcomes = await stopped(work, *numbers, when=(tmp_path / "pid").exists)
+    outcomes = await stopped(work, *numbers, up=up)
 
     assert [(Verdict.RELEASED, 0)] == [(each.verdict, each.status) for each in outcomes]
     assert ["release"] == [how for how, _, _ in work.desk.settled]
-    assert not is_running(int((tmp_path / "pid").read_text()))
+    assert is_gone(int((tmp_path / "pid").read_text()))
 
 
-async def test_a_command_that_does_not_listen_is_killed(tmp_path: Path) -> None:
+async def test_a_command_that_does_not_listen_is_killed(up: Path) -> None:
     """SIGTERM is a request, SIGKILL is none."""
-    line = f"trap '' TERM; touch {tmp_path}/up; while :; do sleep 0.01; done"
+    line = f"trap '' TERM; echo > {up}; while :; do sleep 0.01; done"
     work = bench(line, leased(), limit=None, wait_s=None, grace_s=0.0, kill_after_s=0.02)
-    (outcome,) = await stopped(work, signal.SIGTERM, when=(tmp_path / "up").exists)
+    (outcome,) = await stopped(work, signal.SIGTERM, up=up)
 
     assert (Verdict.RELEASED, -signal.SIGKILL) == (outcome.verdict, outcome.status)
 
