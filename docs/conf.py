@@ -92,7 +92,7 @@ def site_link(link: re.Match[str], folder: Path, page: Path) -> str:
             aim = HERE / f"{shown}.md"
     if HERE in aim.parents and aim.suffix == ".md":
         # A label that is the file's name is for those who read files; the site shows the page's title.
-        label = "" if label in {name, Path(name).name} else label
+        label = "" if label in {name, Path(name).name, aim.name} else label
         up = "../" * (len(page.relative_to(HERE).parts) - 1)
         return f"[{label}]({up}{aim.relative_to(HERE)}{hash_}{anchor})"
     path = aim.relative_to(ROOT)
