@@ -65,6 +65,19 @@ def test_a_backup_of_a_copy_of_a_copy_is_as_good(tmp_path: Path, rng: random.Ran
     assert alive == life.drain()
 
 
+def test_a_copy_survives_its_own_crash_before_its_first_snapshot(tmp_path: Path, rng: random.Random) -> None:
+    """From the first push on it is a node like any other: its log is replayed over the restored image."""
+    life = Life(tmp_path / "a")
+    alive = grown(life, rng)
+    copy = restored(life.backup(), tmp_path / "b")
+    copy.push(b"after")
+    copy.replica.close(clean=False)
+    again = Life(tmp_path / "b")
+
+    assert [*alive, b"after"] == again.drain()
+    assert [] == list(again.storage.findings)
+
+
 def test_what_happens_while_it_is_read_does_not_change_it(tmp_path: Path, rng: random.Random) -> None:
     """Snapshots and reclaim go on under a reader: the pin keeps what it needs, and nothing beyond its release."""
     life = Life(tmp_path / "a")

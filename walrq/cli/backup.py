@@ -144,11 +144,12 @@ def _write(file: str, facts: dict[str, Any], parts: tuple[Part, ...], chunks: Ch
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(_progress("backup", sum(part.size for part in parts)))
         if file == "-":
-            archive.write(_Interruptible(sys.stdout.buffer), facts, parts, chunks, progress)
-            sys.stdout.buffer.flush()
+            target: BinaryIO = sys.stdout.buffer
         else:
             target = stack.enter_context(archive.new_file(file))
-            archive.write(_Interruptible(target), facts, parts, chunks, progress)
+        patient = _Interruptible(target)
+        archive.write(patient, facts, parts, chunks, progress)
+        patient.flush()
 
 
 class _Interruptible(io.RawIOBase):
@@ -166,6 +167,12 @@ class _Interruptible(io.RawIOBase):
 
         with INTERRUPTS.raising():
             return self._file.write(data)
+
+    def flush(self) -> None:
+        from walrq.cli.interrupts import INTERRUPTS
+
+        with INTERRUPTS.raising():
+            self._file.flush()
 
 
 @click.command(epilog=example("walrq backup - | walrq restore - --data-dir ./copy"))

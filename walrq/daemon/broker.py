@@ -106,7 +106,7 @@ class Broker:
         self._propose = replica.propose
 
     def serve(self, handlers: Mapping[type, Callable[[Call, Any], None]], on_closed: Callable[[Port], None]) -> None:
-        """Let somebody else answer requests of these types, through `answer`; `on_closed` tells of ended connections."""
+        """Let somebody else answer requests of these types, through `answer`; `on_closed`: a connection has ended."""
         self._handlers.update(handlers)
         self._on_closed.append(on_closed)
 
