@@ -187,7 +187,7 @@ def test_tasks_of_an_application_run_in_every_test_anew(users: pytest.Pytester) 
             shop.send.enqueue(order)
             walrq_run(shop.worker)
             assert shop.sent.count(order) == 1
-            assert walrq_run(shop.worker, advance=600) > 50
+            assert walrq_run(shop.worker, advance=600) > 0
             assert shop.sent.count(order) == 2
             assert [queue.delayed + queue.ready + queue.leased for queue in walrq_server.queues()] == [0]
         """,

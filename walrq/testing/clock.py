@@ -28,9 +28,10 @@ from walrq.client.clock import Clock
 from walrq.errors import InvalidArgument
 
 PATIENCE_S: Final = 10.0
-# Clients have this long, in real time, to act on what they were just told before the clock goes on; again after each
-# sign of life, but not for ever: a producer that never rests does not hold the clock up.
+# Clients that were just told something have so many times this long, in real time, to act on it before the clock goes
+# on; again after each sign of life, but not for ever: a producer that never rests does not hold the clock up.
 GRACE_S: Final = 0.005
+GRACES: Final = 4
 GRACES_PER_STEP_MAX: Final = 100
 _LOOK_S: Final = 0.02
 _LED: Final = ("monotonic", "wait", "leave")
@@ -219,8 +220,7 @@ class MovableClock(Clock):
             target = now + seconds
             try:
                 self._stands_at = now
-                # Those with a keeper may hold leases that the keeper has not heard of yet.
-                due = self._settle(patient=bool(self._sleepers))
+                due = self._settle(first=True)
                 while now < target and not enough():
                     now = min(target, max(now, due))
                     self._stand_at(now)
@@ -247,19 +247,29 @@ class MovableClock(Clock):
         for clock in self._followers:
             clock.offset = self.offset
 
-    def _settle(self, *, patient: bool = False) -> float:
+    def _settle(self, *, first: bool = False) -> float:
         """Wait until all that is due by now is done; the moment at which something is due next.
 
-        `patient`: leave clients a moment even if nothing seems to happen.
+        `first`: nothing has moved yet. What was done before was mostly the test's own doing, so one look is enough;
+        where somebody sleeps there may be leases that he has not heard of yet, and it is taken in any case.
         """
         give_up_at = time.monotonic() + self.patience_s
-        seen = None if patient else self._activity
-        graces = 0
+        seen = None if first and self._sleepers else self._activity
+        graces = quiet = 0
+        wanted = 0
         while True:
+            # Servers first: what a sleeper then asks for must be stamped with this moment, not with the one before, or
+            # the lease it extends would be shorter than it knows.
+            for timeline in tuple(self._timelines):
+                timeline.settle(give_up_at)
             due = self._settle_sleepers(give_up_at)
             settled = [timeline.settle(give_up_at) for timeline in tuple(self._timelines)]
             self._activity = [each.activity for each in settled]
-            if self._activity == seen or graces == GRACES_PER_STEP_MAX:
+            if self._activity == seen:
+                quiet += 1
+            else:
+                quiet, wanted = 0, 1 if first else GRACES
+            if quiet >= wanted or graces == GRACES_PER_STEP_MAX:
                 return min([due, *(each.next_due for each in settled)])
             seen = self._activity
             graces += 1
