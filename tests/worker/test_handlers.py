@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
+import signal
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -161,8 +164,6 @@ def test_whatever_a_handler_raises_the_worker_lives(
 
 def test_a_cancellation_from_within_is_a_failure(server: Server, running: Running) -> None:
     """Something that the handler awaited was cancelled: the message is not forgotten over it."""
-    import asyncio
-
     worker = running.worker()
 
     @worker.task(retries=0)
@@ -545,3 +546,117 @@ def test_ids_are_in_every_line_and_payloads_in_none(server: Server, running: Run
         assert named in record.getMessage()
     assert "run" == half.funcName
     assert not any("hunter2" in record.getMessage() for record in lines.records)
+
+
+def test_a_cancelled_serve_gives_everything_back(server: Server, running: Running, backend: str) -> None:
+    """An application that ends cancels its tasks; what ran and what waited is free for others at once."""
+    worker = running.worker(concurrency=1, prefetch=5)
+    events: list[str] = []
+
+    @worker.task
+    async def wait() -> None:
+        events.append("begin")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            events.append("cancelled")
+
+    wait.enqueue_many([wait.call() for _ in range(3)])
+
+    async def main() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(worker.serve)
+            await anyio.to_thread.run_sync(until, lambda: bool(events))
+            await anyio.to_thread.run_sync(until, lambda: 3 == sum(info.leased for info in server.queues()))
+            tasks.cancel_scope.cancel()
+
+    anyio.run(main, backend=backend)
+    messages = server.connect().poll("default")
+
+    assert ["begin", "cancelled"] == events
+    assert [0, 0, 0] == [message.attempts for message in messages]
+
+
+def test_a_thread_that_a_cancellation_leaves_behind_keeps_its_lease_to_itself(
+    server: Server, running: Running, backend: str, lines: Lines
+) -> None:
+    """It cannot be ended, and it may still be at work: nobody else gets its message before the lease is over."""
+    worker = running.worker()
+    go = threading.Event()
+    begun = threading.Event()
+
+    @worker.task
+    def wait() -> None:
+        begun.set()
+        go.wait(30)
+
+    wait.enqueue()
+
+    async def main() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(worker.serve)
+            await anyio.to_thread.run_sync(begun.wait)
+            tasks.cancel_scope.cancel()
+
+    try:
+        if backend == "asyncio":
+            # Here the loop waits for its threads when it closes.
+            threading.Timer(0.3, go.set).start()
+        anyio.run(main, backend=backend)
+        assert 1 == server.connect().show_queue("default").leased
+        server.clock.advance(31)
+        (message,) = server.connect().poll("default")
+    finally:
+        go.set()
+
+    assert 1 == message.attempts
+    assert 1 == len(lines.starting("abandoned"))
+
+
+def test_a_lease_that_may_be_over_before_its_turn_is_given_back(
+    server: Server, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to a poll may come late: the message is not started, and costs nothing."""
+    worker = running.worker()
+    ran: list[tuple[int, int]] = []
+
+    @worker.task
+    def note() -> None:
+        ran.append((walrq.current().delivery, walrq.current().attempts))
+
+    remaining = walrq.Message.remaining
+    late = iter([True])
+    monkeypatch.setattr(
+        walrq.Message,
+        "remaining",
+        property(lambda message: -1.0 if next(late, False) else remaining.fget(message)),  # type: ignore[attr-defined]
+    )
+    note.enqueue()
+    running.start(worker)
+    until(lambda: empty(server, "default"))
+
+    assert [(2, 0)] == ran
+
+
+def test_a_signal_that_comes_twice_at_once_is_one(server: Server, running: Running) -> None:
+    """A terminal sends Ctrl-C to everybody, and a parent passes its own on."""
+    worker = running.worker(stop_timeout=30)
+    ended: list[str] = []
+
+    @worker.task
+    async def note() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        await anyio.to_thread.run_sync(until, empty_but_one)
+        ended.append("in peace")
+
+    def empty_but_one() -> bool:
+        return 1 == sum(info.ready for info in server.queues())
+
+    worker.task(name="later")(lambda: None)
+    note.options(priority=1).enqueue()
+    worker.tasks["later"].enqueue()
+
+    assert 0 == worker.run(concurrency=1)
+    assert ["in peace"] == ended

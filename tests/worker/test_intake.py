@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.worker.messages import held, message
+from tests.worker.messages import held
 from walrq.errors import InvalidArgument
 from walrq.worker.intake import Intake, Target
 from walrq.worker.leases import Held
@@ -24,7 +24,7 @@ def arrive(intake: Intake, task: str | None = "a", queue: str = "q") -> Held:
     """One message of a task is received."""
     one = held(queue, headers=None if task is None else {TASK_HEADER: task})
     intake.take(one)
-    intake.wait(one, intake.target(one.message))
+    intake.wait(one, intake.target(one))
     return one
 
 
@@ -38,17 +38,36 @@ def test_no_more_is_held_than_may_run_and_wait() -> None:
     assert ([], 0) == intake.wanted()
 
 
-def test_what_is_not_answered_yet_counts_as_held() -> None:
-    """A server that is away does not fill this process with finished work."""
-    intake = Intake([target("a")], concurrency=1, prefetch=0)
-    one = arrive(intake)
-    found = intake.next()
-    assert found is not None
-    intake.ended(found[1])
+def test_the_next_messages_come_while_acks_are_on_their_way() -> None:
+    """But a server that does not answer them does not fill this process with finished work."""
+    intake = Intake([target("a")], concurrency=1, prefetch=1)
+    for _ in range(2):
+        one = arrive(intake)
+        found = intake.next()
+        assert found is not None
+        intake.ended(found[1])
+        intake.settle(one)
 
     assert ([], 0) == intake.wanted()
-    intake.let_go(one)
+    intake.let_go()
     assert (["q"], 1) == intake.wanted()
+
+
+def test_while_everybody_is_busy_polls_are_not_for_single_messages() -> None:
+    """Half of what is kept ahead has to be used up before more is asked for."""
+    intake = Intake([target("a")], concurrency=2, prefetch=8)
+    for _ in range(10):
+        arrive(intake)
+    asked = []
+    for _ in range(5):
+        while (found := intake.next()) is not None:
+            one, ended = found
+        asked.append(intake.wanted()[1])
+        intake.ended(ended)
+        intake.settle(one)
+        intake.let_go()
+
+    assert [0, 0, 0, 0, 4] == asked
 
 
 def test_the_longest_waiting_message_starts_first() -> None:
@@ -99,7 +118,7 @@ def test_messages_go_to_the_task_they_name() -> None:
     intake = Intake([target("a"), target("b"), target(None)], concurrency=1, prefetch=0)
 
     assert ["a", "b", None, None] == [
-        intake.target(message(headers=headers)).name
+        intake.target(held(headers=headers)).name
         for headers in ({TASK_HEADER: "a"}, {TASK_HEADER: "b"}, {TASK_HEADER: "unknown"}, None)
     ]
 
@@ -109,9 +128,9 @@ def test_what_nobody_handles_is_told_who_does() -> None:
     intake = Intake([target("b"), target("a")], concurrency=1, prefetch=0)
 
     with pytest.raises(InvalidArgument, match="no task 'c' on queue 'q'; it knows a, b"):
-        intake.target(message(headers={TASK_HEADER: "c"}))
+        intake.target(held(headers={TASK_HEADER: "c"}))
     with pytest.raises(InvalidArgument, match="without the header walrq-task"):
-        intake.target(message())
+        intake.target(held())
 
 
 def test_counts_stay_within_their_bounds(rng: random.Random) -> None:
@@ -139,9 +158,12 @@ def test_counts_stay_within_their_bounds(rng: random.Random) -> None:
             if runs and rng.random() < 0.7:
                 one, ended = runs.pop(rng.randrange(len(runs)))
                 intake.ended(ended)
+                intake.settle(one)
                 unanswered.append(one)
             while unanswered and rng.random() < 0.7:
-                intake.let_go(unanswered.pop())
+                unanswered.pop()
+                intake.let_go()
+            assert intake.unanswered == len(unanswered) <= 2 * (concurrency + prefetch)
         left = intake.not_started()
-        assert intake.held == len(runs) + len(unanswered) + len(left)
+        assert intake.held == len(runs) + len(left)
         assert None is intake.next()

@@ -58,7 +58,7 @@ class Context:
     @property
     def headers(self) -> dict[str, Any]:
         """The message's headers."""
-        return self.message.headers
+        return dict(self._held.headers)
 
     @property
     def fence(self) -> tuple[int, int]:

@@ -1,7 +1,8 @@
 """Which queues are asked for how many messages, and which message starts next.
 
-Pure. What is held, from receipt to answered ack, never exceeds `concurrency + prefetch`; of one queue never more than
-its tasks may run at a time, plus `prefetch`: a slow task on one queue does not fill the places of the others.
+Pure. What runs or waits for its turn never exceeds `concurrency + prefetch`; of one queue never more than its tasks may
+run at a time, plus `prefetch`: a slow task on one queue does not fill the places of the others. As many again may have
+ended and wait for the answers to their acks, so that the next messages come while those are on their way.
 """
 
 from __future__ import annotations
@@ -102,9 +103,10 @@ class Intake:
                 lane.tasks[target.name] = target
         self._targets = [target for lane in self._lanes.values() for target in lane.targets()]
         self._turn = 0
-        # Invariant: running <= concurrency, held <= concurrency + prefetch.
+        # Invariant: running <= concurrency, running <= held <= concurrency + prefetch, unanswered <= twice that.
         self.running = 0
         self.held = 0
+        self.unanswered = 0
         self._arrivals = 0
         self._arrived: dict[Held, int] = {}
 
@@ -122,7 +124,11 @@ class Intake:
 
         The first of the queues that has messages is taken from, so each poll begins with another.
         """
-        left = self._concurrency + self._prefetch - self.held
+        most = self._concurrency + self._prefetch
+        left = min(most - self.held, most - self.unanswered)
+        if self.running >= self._concurrency and left < self._prefetch // 2:
+            # Everybody has something to do: one larger poll a little later instead of many for one message.
+            return [], 0
         open_lanes = [lane for lane in self._lanes.values() if self._room(lane) > 0]
         if left <= 0 or not open_lanes:
             return [], 0
@@ -135,14 +141,14 @@ class Intake:
         """Whether a poll that leaves `queue` out should begin anew."""
         return self._room(self._lanes[queue]) > 0
 
-    def target(self, message: Message) -> Target:
+    def target(self, held: Held) -> Target:
         """Who handles a message.
 
         Raises:
             InvalidArgument: nobody here does.
         """
-        lane = self._lanes[message.queue]
-        name = message.headers.get(TASK_HEADER)
+        lane = self._lanes[held.message.queue]
+        name = held.headers.get(TASK_HEADER)
         if isinstance(name, str) and name in lane.tasks:
             return lane.tasks[name]
         if lane.handler is not None:
@@ -185,14 +191,19 @@ class Intake:
         return held, best
 
     def ended(self, target: Target) -> None:
-        """A handler ended; its message is still held until the server has answered."""
+        """A handler ended."""
         target._running -= 1
         self.running -= 1
 
-    def let_go(self, held: Held) -> None:
-        """A message is answered, or lost."""
+    def settle(self, held: Held) -> None:
+        """A message neither runs nor waits for its turn any more: the server is told what became of it."""
         self.held -= 1
         self._lanes[held.message.queue].held -= 1
+        self.unanswered += 1
+
+    def let_go(self) -> None:
+        """The server has answered for a message, or there was nothing to tell it."""
+        self.unanswered -= 1
 
     def not_started(self) -> list[Held]:
         """Take out everything that waits."""

@@ -53,8 +53,8 @@ class Mailbox:
     def post(self, call: Callable[[], None]) -> None:
         """Have `call` called in the event loop. From any thread."""
         self._news.append(call)
-        # A full bell rings already.
-        with contextlib.suppress(BlockingIOError):
+        # A full bell rings already, and after the end there is nobody to hear it.
+        with contextlib.suppress(OSError):
             self._bell.send(b"!")
 
     async def run(self) -> None:
@@ -108,6 +108,12 @@ class Keeper:
         """Its handler starts now; False when the lease is over before that."""
         with self._changed:
             if held.lost is not None:
+                return False
+            if held.message.remaining <= 0:
+                # A poll that was repeated over an outage counts its lease from when it was asked first: it may be
+                # somebody else's by now, or still be ours for a while.
+                held.lost = "its time may be over"
+                self._ledger.let_go(held)
                 return False
             held.stage = Stage.RUNNING
             if timeout_s is not None:

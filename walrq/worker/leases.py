@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 import attrs
 
@@ -45,6 +45,7 @@ class Held:
     Attributes:
         message: as it was polled; its `deadline` moves with every extension.
         lease_s: what every extension asks for.
+        headers: of the message, decoded once.
         stage: see the module.
         timeout_at: moment of the clock at which its handler has had its time; inf = no limit.
         lost: why the lease is over, None while it is not.
@@ -56,6 +57,7 @@ class Held:
 
     message: Message
     lease_s: float
+    headers: Mapping[str, Any] = attrs.field(init=False)
     stage: Stage = Stage.BUFFERED
     timeout_at: float = math.inf
     lost: str | None = None
@@ -65,6 +67,9 @@ class Held:
     interrupt: Callable[[], None] | None = None
     # When to ask for the next extension. Invariant: before the lease ends, unless a try has failed.
     _extend_at: float = 0.0
+
+    def __attrs_post_init__(self) -> None:
+        self.headers = self.message.headers
 
     def plan(self) -> None:
         """A new lease began: the next extension is due in a third of its time."""

@@ -64,7 +64,8 @@ class Runner:
         if target.is_async:
             held.interrupt = scope.cancel
         if not self._keeper.start(held, _timeout_of(held, target)):
-            return None
+            # If it is ours after all, it comes back at once, and free of charge.
+            return None if held.certain else RELEASED
         context = Context(held, self._keeper, target.name)
         token = CURRENT.set(context)
         try:
@@ -189,7 +190,7 @@ def _seconds(delay: float | None) -> str:
 
 def _timeout_of(held: Held, target: Target) -> float | None:
     """Seconds that the message may take: its own, else its task's."""
-    own = held.message.headers.get(TIMEOUT_HEADER)
+    own = held.headers.get(TIMEOUT_HEADER)
     if target.name is not None and isinstance(own, int | float) and own > 0:
         return float(own)
     return target.timeout_s

@@ -20,6 +20,7 @@ import logging
 import math
 import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Final
@@ -45,6 +46,8 @@ log = logging.getLogger("walrq.worker")
 # One poll waits so long for messages; the next follows at once.
 POLL_WAIT_S: Final = 20.0
 PAUSE_S: Final = (0.1, 5.0)
+# Signals so soon after another are the same one.
+SAME_SIGNAL_S: Final = 0.1
 # Handlers in threads may notice within this time that they should stop.
 STOP_GRACE_S: Final = 2.0
 # Longest wait at the end for the answers to acks: beyond it the leases run out by themselves.
@@ -100,9 +103,12 @@ class Serving:
         self._intake = Intake(plan.targets, plan.concurrency, plan.prefetch)
         self._running: set[Held] = set()
         self._quiet = False
+        # Polls in a row that no server answered.
+        self._tries = 0
         self._status = CLEAN
         self._waiting = anyio.CancelScope()  # around what waits until the stop
         self._patience = anyio.CancelScope()
+        self._settling = anyio.CancelScope(shield=True)
         self._asked: Sequence[str] = ()
         self._poll = anyio.CancelScope()
         self._room = anyio.Event()
@@ -123,9 +129,14 @@ class Serving:
 
     async def _watch_signals(self) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            taken_at = -math.inf
             async for number in signals:
-                log.info("signal %s", signal.Signals(number).name)
-                self._stop()
+                now = time.monotonic()
+                # A terminal sends Ctrl-C to the whole group, and a parent may pass its own on: that is one signal.
+                if now - taken_at > SAME_SIGNAL_S:
+                    taken_at = now
+                    log.info("signal %s", signal.Signals(number).name)
+                    self._stop()
 
     # --- the tree -------------------------------------------------------------------------------------------
     async def run(self) -> int:
@@ -164,7 +175,7 @@ class Serving:
             settler = Settler(client, self._keeper, self._let_go)
             async with anyio.create_task_group() as core:
                 core.start_soon(self._keep)
-                core.start_soon(settler.run)
+                core.start_soon(self._settle_all, settler)
                 try:
                     self._say_started()
                     self._started(client)
@@ -173,7 +184,7 @@ class Serving:
                     with anyio.CancelScope(shield=True):
                         await self._last_acks(settler)
                     self._keeper.stop()
-                core.cancel_scope.cancel()
+                    self._settling.cancel()
 
     def _say_started(self) -> None:
         plan = self._plan
@@ -203,9 +214,14 @@ class Serving:
     async def _keep(self) -> None:
         await anyio.to_thread.run_sync(self._keeper.run, limiter=anyio.CapacityLimiter(1))
 
+    async def _settle_all(self, settler: Settler) -> None:
+        # A cancelled worker still gives back what it holds: this ends when the core says so.
+        with self._settling:
+            await settler.run()
+
     async def _last_acks(self, settler: Settler) -> None:
         for held in self._intake.not_started():
-            settler.put(held, RELEASED)
+            self._settle(held, RELEASED, settler)
         with anyio.move_on_after(LAST_ACKS_S) as patience:
             await settler.drain()
         if patience.cancelled_caught:
@@ -236,7 +252,7 @@ class Serving:
                         self._receive(message, settler)
                     self._start(handlers, settler)
             for held in self._intake.not_started():
-                settler.put(held, RELEASED)
+                self._settle(held, RELEASED, settler)
             with self._patience:
                 with anyio.move_on_after(self._plan.stop_timeout_s):
                     await self._wait_ended()
@@ -244,10 +260,10 @@ class Serving:
                 await self._end_handlers()
                 handlers.cancel_scope.cancel()
 
-    async def _ask(self, client: Client, queues: list[str], most: int) -> list[Message]:
+    async def _ask(self, client: Client, queues: list[str], most: int) -> Sequence[Message]:
         """One poll; nothing when it was interrupted, or no server answered."""
         self._asked = queues
-        found: list[Message] = []
+        found: Sequence[Message] = ()
         with anyio.CancelScope() as self._poll:
             try:
                 found = await client.poll(queues, self._plan.lease_s, most, wait=POLL_WAIT_S)
@@ -262,18 +278,16 @@ class Serving:
         self._asked = ()
         return found
 
-    _tries = 0
-
     def _receive(self, message: Message, settler: Settler) -> None:
         held = Held(message, self._plan.lease_s)
         self._keeper.take((held,))
         self._intake.take(held)
         try:
-            target = self._intake.target(message)
+            target = self._intake.target(held)
         except InvalidArgument as error:
             named = ids(message)
             log.warning("rejected %s: %s", named, error.text, extra=named.fields)
-            settler.put(held, Outcome(Verdict.REJECT, error))
+            self._settle(held, Outcome(Verdict.REJECT, error), settler)
             return
         self._intake.wait(held, target)
 
@@ -290,20 +304,30 @@ class Serving:
         finally:
             self._running.discard(held)
             self._intake.ended(target)
-            if outcome is None:
-                self._keeper.let_go(held)
-                self._let_go(held)
-            else:
-                settler.put(held, outcome)
+            self._settle(held, outcome, settler)
             # A cancelled worker starts nothing any more.
             if not self._quiet and anyio.current_effective_deadline() > -math.inf:
                 self._start(handlers, settler)
             if not self._running:
                 self._ended.set()
 
+    def _settle(self, held: Held, outcome: Outcome | None, settler: Settler) -> None:
+        """A message's place became free; the server is told what became of it, if there is anything to tell."""
+        self._intake.settle(held)
+        if outcome is None:
+            self._keeper.let_go(held)
+            self._let_go(held)
+        else:
+            settler.put(held, outcome)
+            self._look_for_room(held)
+
     def _let_go(self, held: Held) -> None:
-        """A place became free."""
-        self._intake.let_go(held)
+        """Nothing is owed to the server any more."""
+        self._intake.let_go()
+        self._look_for_room(held)
+
+    def _look_for_room(self, held: Held) -> None:
+        """A poll that waits for room goes on, one that leaves out this message's queue begins anew."""
         self._room.set()
         queue = held.message.queue
         if self._asked and queue not in self._asked and self._intake.has_room(queue):
