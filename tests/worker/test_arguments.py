@@ -40,7 +40,7 @@ plain = st.recursive(
     | st.uuids()
     | st.ip_addresses(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(codec="utf-8")) | st.integers(), inner),
-    max_leaves=20,
+    max_leaves=8,
 )
 
 

@@ -248,8 +248,8 @@ class Keeper:
         why = held.lost
         if late_s > held.lease_s * LATE_SHARE:
             why = f"{why}; extending came {late_s:.1f} s late: something kept the interpreter (the GIL) or the machine"
-        extra = ids(held.message)
-        log.warning("lease_lost %s: %s: %s", extra, where, why, extra=extra.fields)
+        named = ids(held.message, held.task)
+        log.warning("lease_lost %s: %s: %s", named, where, why, extra=named.fields)
         self._interrupt(held)
 
     def _interrupt(self, held: Held) -> None:

@@ -46,6 +46,7 @@ class Held:
         message: as it was polled; its `deadline` moves with every extension.
         lease_s: what every extension asks for.
         headers: of the message, decoded once.
+        task: whose handler it waits for; None for a handler of plain messages.
         stage: see the module.
         timeout_at: moment of the clock at which its handler has had its time; inf = no limit.
         lost: why the lease is over, None while it is not.
@@ -58,6 +59,7 @@ class Held:
     message: Message
     lease_s: float
     headers: Mapping[str, Any] = attrs.field(init=False)
+    task: str | None = None
     stage: Stage = Stage.BUFFERED
     timeout_at: float = math.inf
     lost: str | None = None

@@ -289,6 +289,7 @@ class Serving:
             log.warning("rejected %s: %s", named, error.text, extra=named.fields)
             self._settle(held, Outcome(Verdict.REJECT, error), settler)
             return
+        held.task = target.name
         self._intake.wait(held, target)
 
     def _start(self, handlers: anyio.abc.TaskGroup, settler: Settler) -> None:

@@ -129,7 +129,7 @@ class Settler:
                 return lambda messages: client.nack(messages, "reject", error=outcome.error)
 
     def _say_refused(self, held: Held, outcome: Outcome, error: WalrqError, unsure: bool) -> None:
-        named = ids(held.message)
+        named = ids(held.message, held.task)
         if not isinstance(error, ReceiptExpired):
             log.error("settle_failed %s: %s: %s", named, outcome.verdict.value, error.text, extra=named.fields)
         elif unsure:
