@@ -191,6 +191,11 @@ class Raft:
         """What must become durable now; each thing is handed out once. An empty one need not be persisted."""
         return self._unstable.take(HardState(self.term, self.vote), self.ticks)
 
+    @property
+    def has_ready(self) -> bool:
+        """Whether something must become durable that was not handed out yet."""
+        return self._unstable.has_ready
+
     def persisted(self, ready: Ready) -> None:
         """A ready is durable here: what it holds counts, and what waited for it may leave."""
         state = ready.hard_state
@@ -282,7 +287,12 @@ class Raft:
     @property
     def _may_stand(self) -> bool:
         installing = self._incoming is not None and self._incoming.complete
-        return self.status is Status.NORMAL and not self.is_stalled and not installing
+        return (
+            self.membership.may_lead(self.node_id, self.commit_index)
+            and not self.recovering
+            and not self.is_stalled
+            and not installing
+        )
 
     def _ask(self) -> None:
         """Find out whether an election would be won; an election that is lost disturbs everybody."""
@@ -849,10 +859,12 @@ class Raft:
     def installed(self, chunk: Chunk) -> None:
         """The snapshot that ended with `chunk` is durable here and is the state up to its index.
 
-        The caller kept its stored log if `holds` said so, and dropped all of it otherwise.
+        The caller kept its stored log if `holds` said so, and dropped all of it otherwise. It does that when nothing
+        is being written and `take_ready` holds no entries any more: none are taken since the last chunk.
         """
         incoming = self._incoming_of(chunk)
         assert incoming is not None and incoming.complete, chunk
+        assert self._unstable.is_written
         self._incoming = None
         index, term = chunk.index, chunk.snapshot_term
         assert index > self.commit_index
@@ -864,10 +876,10 @@ class Raft:
             self.log.reset(index, term)
             later = []
             self._unstable.start_over(index)
+            self.durable_index = index
         self.membership.reset(index, chunk.configuration)
         for pair in later:
             self.membership.append(*pair)
-        self.durable_index = max(index, min(self.durable_index, self.last_index))
         self.snapshot = SnapshotMark(index, term, chunk.configuration)
         self._commit_to(index)
         self._note("Installed")

@@ -204,8 +204,8 @@ class Leader:
                 self._begin_snapshot(progress)
                 break
             last, size = progress.next - 1, 0
-            if not progress.quiet:
-                # The repetition of an unanswered question carries nothing: the answer may wait for a slow disk.
+            # The repetition of an unanswered question carries nothing: the answer may be waiting for a slow disk.
+            if progress.state is State.REPLICATE or not progress.quiet:
                 stop = min(log.last_index, last + bounds.append_entries)
                 while last < stop:
                     entry_size = self._size_of(last + 1)

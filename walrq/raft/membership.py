@@ -174,6 +174,14 @@ class Membership:
                 return configuration
         raise AssertionError((index, self._history))
 
+    def may_lead(self, node: str, commit_index: int) -> bool:
+        """Whether a node may stand: it is a voter, or its removal is not known to be committed.
+
+        The entry that removes it may be nowhere but in its own log, which then only it can spread (thesis 4.2.2). It
+        stands without a vote of its own.
+        """
+        return node in self.current.voters or node in self.at(commit_index).voters
+
     def append(self, index: int, configuration: Configuration) -> None:
         """An entry with a configuration was appended."""
         assert index > self.index, (index, self.index)

@@ -107,7 +107,7 @@ class Progress:
         if self.state is State.PROBE:
             self.asked = True
         else:
-            assert self.state is State.REPLICATE
+            assert self.state is State.REPLICATE and last_index >= self.next
             self._in_flight.append((last_index, size))
             self.in_flight_bytes += size
             self.next = last_index + 1

@@ -66,6 +66,16 @@ class Unstable:
         """Whether no entry waits to be handed out."""
         return not self._positions
 
+    @property
+    def is_written(self) -> bool:
+        """Whether all entries that were appended are durable, and nothing is being written."""
+        return self.done == self.taken >= self.log_in
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether `take` would give something."""
+        return self.state_in > self.taken or self.log_in > self.taken
+
     def state_changed(self) -> None:
         """Term or vote are other ones now."""
         self.state_in = self.taken + 1
@@ -87,13 +97,9 @@ class Unstable:
             self._stored = from_index - 1
 
     def start_over(self, index: int) -> None:
-        """The stored log was replaced by a snapshot of `index`: whatever older readies write is void."""
-        self._positions.clear()
-        self._cut_from = None
-        self._cut = (self.taken + 1, 0)
+        """The stored log was replaced by a snapshot of `index`."""
+        assert self.is_written
         self._stored = index
-        self.log_in = min(self.log_in, self.taken)
-        self._waiting = [(number, message) for number, message in self._waiting if number <= self.state_in]
 
     def take(self, state: HardState, tick: int) -> Ready:
         """What changed since the last time; each thing is handed out once."""
