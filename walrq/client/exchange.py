@@ -102,46 +102,27 @@ class Call:
         wanted: False when nobody waits for the answer (any more): it is not worth a retry.
     """
 
-    __slots__ = (
-        "deadline",
-        "due",
-        "error",
-        "id",
-        "parks",
-        "refusal",
-        "reply",
-        "request",
-        "sends",
-        "sent_at",
-        "sequence",
-        "sequenced",
-        "session",
-        "stage",
-        "tries",
-        "waiter",
-        "waits_until",
-        "wanted",
-    )
+    # What most calls never change stays with the class: one is made per call.
+    waits_until: float = 0.0
+    id: int = 0
+    session: int | None = None
+    sequence: int | None = None
+    sends: int = 0
+    sent_at: float = 0.0
+    tries: int = 0
+    due: float = 0.0
+    refusal: WalrqError | None = None
+    reply: api.Reply | None = None
+    error: WalrqError | None = None
+    waiter: Callable[[], object] | None = None
+    wanted: bool = True
 
     def __init__(self, request: api.Request, deadline: float, *, sequenced: bool) -> None:
         self.request: api.Request = request
         self.deadline: float = deadline
         self.sequenced: bool = sequenced
         self.parks: bool = type(request) is api.Poll and request.wait_ms > 0
-        self.waits_until: float = 0.0
         self.stage: Stage = Stage.WAITING
-        self.id: int = 0
-        self.session: int | None = None
-        self.sequence: int | None = None
-        self.sends: int = 0
-        self.sent_at: float = 0.0
-        self.tries: int = 0
-        self.due: float = 0.0
-        self.refusal: WalrqError | None = None
-        self.reply: api.Reply | None = None
-        self.error: WalrqError | None = None
-        self.waiter: Callable[[], object] | None = None
-        self.wanted: bool = True
 
     @property
     def finished(self) -> bool:
@@ -209,7 +190,8 @@ class Exchange:
         """
         patience = self.config.timeout_s if timeout_s is None else timeout_s
         call = Call(request, now + patience, sequenced=self.config.session and type(request) in SEQUENCED)
-        call.wanted = wanted
+        if not wanted:
+            call.wanted = False
         if type(request) is api.Poll and request.wait_ms:
             wait_s = request.wait_ms / 1000
             call.deadline += wait_s
@@ -301,7 +283,7 @@ class Exchange:
 
     def _relieve(self, now: float) -> None:
         """Ask old parked polls anew when they hold `lowest` far behind."""
-        if self.link is not Link.UP or not self._open:
+        if not self._parked or self.link is not Link.UP or not self._open:
             return
         newest = self._sequence
         if newest - next(iter(self._open)) < RENEW_SPAN:
@@ -612,6 +594,11 @@ class Exchange:
     def in_flight(self) -> int:
         """Requests sent and not answered, parked polls left out."""
         return len(self._flying) - self._parked
+
+    @property
+    def resting(self) -> bool:
+        """Whether a refused request waits for its next try."""
+        return bool(self._resting)
 
     @property
     def idle(self) -> bool:
