@@ -147,10 +147,10 @@ def test_large_requests_do_not_deadlock_with_large_answers(fake: FakeServer) -> 
     fake.script = script
     with walrq.connect(fake.url) as client, ThreadPoolExecutor(8) as pool:
         pushes = [pool.submit(client.push, "q", big) for _ in range(8)]
-        polls = [pool.submit(client.poll, "q") for _ in range(8)]
+        polls = [pool.submit(client.poll_batch, "q") for _ in range(8)]
 
         assert 8 == len({each.result(30) for each in pushes})
-        assert all(len(each.result(30)[0].payload) == len(big) for each in polls)
+        assert all([big] == list(each.result(30).payloads()) for each in polls)
 
 
 def test_a_silent_server_is_a_time_out(fake: FakeServer) -> None:

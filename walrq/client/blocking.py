@@ -17,10 +17,12 @@ from walrq.client import operations as op
 from walrq.client.config import ClientConfig, resolve
 from walrq.client.exchange import Call
 from walrq.client.failures import belongs_here, unpicklable
+from walrq.client.merging import Body, PollLane, PushLane, SettleLane
 from walrq.client.messages import Batch, Message, MessageIds, NewMessage, Seen, leaving, seen
 from walrq.client.operations import UNSET, Payload, PushOptions, Settleable, Settlement
 from walrq.client.pool import Pool
 from walrq.errors import OutcomeUnknown, RemoteProtocolError, Unavailable, WalrqError
+from walrq.ids import format_id
 from walrq.limits import LIST_QUEUES_MAX, PEEK_MESSAGES_MAX, REDRIVE_PER_ENTRY
 
 
@@ -212,9 +214,24 @@ class Client(Pool):
         Returns:
             The message's id.
         """
+        pump = self._pump()
+        if pump.busy:
+            body = Body(op.payload_of(payload, json), op.headers_of(headers), group, dedup_id)
+            number = pump.shared(
+                (queue, priority, delay, deliver_at, ttl, max_attempts),
+                lambda: PushLane(
+                    queue,
+                    PushOptions(
+                        priority=priority, delay=delay, deliver_at=deliver_at, ttl=ttl, max_attempts=max_attempts
+                    ),
+                ),
+                body,
+                len(body.payload) + len(body.headers),
+            )
+            return format_id(number)
         options = PushOptions(priority=priority, delay=delay, deliver_at=deliver_at, ttl=ttl, max_attempts=max_attempts)
         request = op.push_one(queue, payload, json, headers, group, dedup_id, options)
-        return MessageIds((self._ask(request, api.Pushed),))[0]
+        return MessageIds((pump.ask(request, api.Pushed),))[0]
 
     def push_batch(
         self,
@@ -289,7 +306,23 @@ class Client(Pool):
             Up to `max_messages`; empty when there are none. A queue that does not exist has none. Give each back,
             or use it as `with message:` (see `SyncMessage`).
         """
-        return self.poll_batch(queue, visibility, max_messages, wait=wait).messages()
+        pump = self._pump()
+        if not pump.busy:
+            return self.poll_batch(queue, visibility, max_messages, wait=wait).messages()
+        queues = (queue,) if isinstance(queue, str) else tuple(queue)
+        op.check_max_messages(max_messages)
+        return pump.shared(
+            (queues, visibility, wait),
+            lambda: PollLane(op.poll(queues, visibility, 1, wait, self.config.worker), self._batch, SyncMessage),
+            max_messages,
+            max_messages,
+            wait,
+        )
+
+    def _batch(self, run: api.Delivered, deadline: float) -> SyncBatch:
+        batch = SyncBatch(run, deadline, self.config.clock)
+        batch._client = self
+        return batch
 
     def poll_batch(
         self,
@@ -310,12 +343,7 @@ class Client(Pool):
         if not isinstance(reply, api.Polled):
             raise RemoteProtocolError(f"the server answered Poll with {type(reply).__name__}")
         deadline = call.sent_at + (reply.parked_ms + reply.visibility_ms) / 1000
-        batches = SyncBatches((), self)
-        for run in reply.runs:
-            batch = SyncBatch(run, deadline, self.config.clock)
-            batch._client = self
-            batches.append(batch)
-        return batches
+        return SyncBatches([self._batch(run, deadline) for run in reply.runs], self)
 
     def consume(
         self,
@@ -383,7 +411,13 @@ class Client(Pool):
             BatchError: some of several could not be acknowledged; the others are.
         """
         parts = op.given_back(message, message_id, receipt_handle)
-        if parts:
+        pump = self._pump()
+        if len(parts) == 1 and pump.busy:
+            (part,) = parts
+            kind, asked = api.SettleKind.ACK, part.queue
+            codes = pump.shared((kind, asked), lambda: SettleLane(asked, kind), part.items, len(part.items))
+            op.check_settled(parts, (codes,))
+        elif parts:
             self._settle(parts, [op.settle(part, api.SettleKind.ACK) for part in parts])
 
     def nack(

@@ -21,7 +21,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Final, NoReturn, Protocol, TypeVar
 
 from walrq import api
@@ -31,9 +31,11 @@ from walrq.client.config import ClientConfig, Endpoint
 from walrq.client.exchange import Call, Exchange, Link
 from walrq.client.failures import unpicklable
 from walrq.client.journal import Journal, reason_of
+from walrq.client.merging import AnyShare, Lane, Merger, Share
 from walrq.client.operations import Settlement
 from walrq.errors import LocalProtocolError, RemoteProtocolError, WalrqError
 
+C = TypeVar("C")
 R = TypeVar("R")
 
 RECEIVE_BYTES: Final = 256 * 1024
@@ -72,6 +74,7 @@ class Pump:
         """A fresh exchange without a connection: at the beginning, and in the child after a fork."""
         self._rng = random.Random()
         self._exchange = Exchange(self.config, self._rng)
+        self._merger = Merger(self._exchange)
         # Not re-entrant: a consumer that the garbage collector ends must see that the lock is taken.
         self._lock = threading.Lock()
         self._news = threading.Condition(self._lock)
@@ -188,7 +191,7 @@ class Pump:
                     exchange.submit(api.CloseSession(), time.monotonic(), wanted=False)
                 self._say_goodbye(self._sock)
             self._drop_connection()
-            exchange.fail_all(LocalProtocolError("the client is closed"), time.monotonic())
+            self._fail_all(LocalProtocolError("the client is closed"), time.monotonic())
             self._news.notify_all()
             self._shut()
 
@@ -227,15 +230,16 @@ class Pump:
             until = self._connect_at
         else:
             until = now + longest_s if self._was_usable else self._usable_by
-        due = exchange.next_due()
-        if due is not None:
-            until = min(until, due)
+        for due in (exchange.next_due(), self._merger.next_due()):
+            if due is not None:
+                until = min(until, due)
         self._wait(max(0.0, min(until - now, longest_s)))
         if self.on_turn is not None:
             self.on_turn()
         now = time.monotonic()
         self._look_up_at = now + LOOK_UP_S
-        exchange.tick(now)
+        self._deliver(exchange.tick(now), now)
+        self._merger.tick(now)
         if self._sock is not None:
             if not self._was_usable and now >= self._usable_by:
                 self._lost(TimeoutError())
@@ -245,7 +249,7 @@ class Pump:
         if not self._journal.silent:
             self._speak()
 
-    def _glance(self, call: Call) -> bool:
+    def _glance(self, call: Call | AnyShare) -> bool:
         """The turn that nearly every call needs, and no more: its answer comes on a connection in good health.
 
         False when the turn needs a closer look: `_step`.
@@ -337,7 +341,7 @@ class Pump:
             return
         exchange = self._exchange
         self._heard_at, self._probed = time.monotonic(), False
-        exchange.receive(data, self._heard_at)
+        self._deliver(exchange.receive(data, self._heard_at), self._heard_at)
         if exchange.connected:
             if not self._was_usable:
                 self._journal.usable(self._endpoint, self._heard_at)
@@ -345,6 +349,17 @@ class Pump:
             self._tries, self._round_left = 0, len(self._endpoints)
         elif exchange.link is Link.DOWN:
             self._lost(None)
+
+    def _deliver(self, calls: Sequence[Call], now: float) -> None:
+        """Finished calls that threads share are divided, and what was held back for them is made."""
+        for call in calls:
+            if call.waiter is not None:
+                call.waiter()
+        self._merger.advance(now)
+
+    def _fail_all(self, error: WalrqError, now: float) -> None:
+        self._deliver(self._exchange.fail_all(error, now), now)
+        self._merger.fail_all(error, now)
 
     def _flush(self) -> None:
         """Send what can be sent without waiting."""
@@ -412,7 +427,7 @@ class Pump:
         usable, self._was_usable = self._was_usable, False
         under_way = exchange.in_flight
         self._drop_connection()
-        exchange.lost(now)
+        self._deliver(exchange.lost(now), now)
         failure = None
         if usable:
             self._journal.lost(self._endpoint, reason_of(cause), under_way, now)
@@ -424,7 +439,7 @@ class Pump:
             self._failure = failure
             if not failure.retry:
                 # Nothing would change by trying again: those who wait should know now.
-                exchange.fail_all(failure, now)
+                self._fail_all(failure, now)
             self._round_left -= 1
             if self._round_left > 0:
                 self._connect_at = now
@@ -488,9 +503,11 @@ class Pump:
             finally:
                 self._lock.release()
 
-    def _finish(self, calls: Sequence[Call]) -> None:
+    def _abandon(self, call: Call | AnyShare) -> None:
+        (self._merger if isinstance(call, Share) else self._exchange).abandon(call, time.monotonic())  # type: ignore[arg-type]
+
+    def _finish(self, calls: Sequence[Call | AnyShare]) -> None:
         """Wait until all `calls` are finished: pump, or let another thread pump."""
-        exchange = self._exchange
         try:
             for call in calls:
                 while not call.finished:
@@ -519,12 +536,48 @@ class Pump:
                             self._shut()
         except BaseException:
             for call in calls:
-                exchange.abandon(call, time.monotonic())
+                self._abandon(call)
             self._flush()
             raise
 
-    def _must_wait(self, call: Call) -> bool:
+    def _must_wait(self, call: Call | AnyShare) -> bool:
         return not (call.finished or self._closed)
+
+    @property
+    def busy(self) -> bool:
+        """Whether other threads have calls under way, so that sharing one may be worth its small price."""
+        return self._exchange.in_flight > 0
+
+    def shared(
+        self, key: Hashable, make: Callable[[], Lane[C, R]], content: C, weight: int = 1, wait_s: float = 0.0
+    ) -> R:
+        """This thread's part of a call that it may share with other threads (see `merging`).
+
+        Raises:
+            WalrqError: what the server or the time-out says.
+        """
+        share = None
+        self._refuse_from_inside()
+        with self._lock:
+            if self._closed:
+                raise LocalProtocolError("the client is closed")
+            if self._left_over:
+                self._give_left_over_back()
+            try:
+                now = time.monotonic()
+                share = self._merger.join(self._merger.lane(key, make), content, weight, now, wait_s)
+                self._merger.flush(now)
+                self._merger.advance(now)  # a call that cannot be encoded is answered already
+                self._flush()
+                self._finish((share,))
+            except BaseException:
+                if share is not None and not share.finished:
+                    self._abandon(share)
+                    self._flush()
+                raise
+        if share.error is not None:
+            raise share.error
+        return share.result
 
     def call(self, request: api.Request) -> tuple[Call, api.Reply]:
         """One request and its reply; raises what the server or the time-out says."""
