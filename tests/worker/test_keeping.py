@@ -142,7 +142,7 @@ def test_a_lost_lease_is_told_to_a_thread(server: Server, running: Running, gate
 
     wait.enqueue(True)
     wait.enqueue(False)
-    running.start(worker)
+    run = running.start(worker)
     gate.wait_entered()
     gate.wait_entered()
     server.connect().purge_queue("default")
@@ -150,9 +150,30 @@ def test_a_lost_lease_is_told_to_a_thread(server: Server, running: Running, gate
     gate.open.set()
     until(lambda: 1 == len(lines.starting("result_dropped")) and 2 == len(found))
 
+    assert 0 == run.stop()
+    assert [] == lines.starting("ack_refused"), "nothing was asked of the server"
     assert 2 == len(lines.starting("lease_lost"))
     assert all("the lease is over" in text for text in found)
     assert [] == lines.starting("failed")
+
+
+def test_a_keeper_with_nothing_to_do_wakes_up_for_a_new_lease(server: Server, running: Running, gate: Gate) -> None:
+    """In real time, where nobody moves the clock: a third of a second after the receipt."""
+    worker = running.worker(lease=1.0)
+    ran: list[int] = []
+
+    @worker.task
+    def wait() -> None:
+        message = walrq.current().message
+        first = message.deadline
+        until(lambda: message.deadline > first or walrq.current().lease_lost)
+        ran.append(message.delivery)
+
+    running.start(worker)
+    wait.enqueue()
+    until(lambda: empty(server, "default"))
+
+    assert [1] == ran
 
 
 def test_an_extension_by_hand_finds_the_loss_at_once(server: Server, running: Running, gate: Gate) -> None:
