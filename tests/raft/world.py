@@ -108,11 +108,11 @@ class World:
         self.hosts: dict[str, Host] = {}
         self._first = group(NAMES[: self.options.nodes])
         for name in NAMES[: self.options.nodes]:
-            self._add(name)
+            self._add(name, self._first)
 
-    def _add(self, name: str) -> None:
+    def _add(self, name: str, configuration: Configuration) -> None:
         self.hosts[name] = Host(
-            name, self._first, seed=self.rng.randrange(1 << 30), timing=TIMING, pre_vote=self.options.pre_vote
+            name, configuration, seed=self.rng.randrange(1 << 30), timing=TIMING, pre_vote=self.options.pre_vote
         )
         self._seen[name] = (0, 0, 0, 0, Role.FOLLOWER)
         self._at(self.rng.randrange(TICK), lambda: self._tick(name))
@@ -278,7 +278,7 @@ class World:
             self.tell(f"{host.name} {how} {argument}")
             self.marks[how] += 1
             if how == "add_learner" and argument.node not in self.hosts:
-                self._add(argument.node)
+                self._add(argument.node, group(()))
             self._after(host)
 
     def _transfer(self) -> None:
