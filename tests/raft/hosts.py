@@ -160,6 +160,9 @@ class Host:
         self._trace_to = trace_to
         self.alive = True
         self.lives = 0
+        # Entries that this disk had and lost; whether it is known to have lost some and is not repaired yet.
+        self.lost: set[tuple[int, int]] = set()
+        self.damaged = False
         self.start()
 
     def start(self) -> None:
@@ -189,6 +192,8 @@ class Host:
         self.writing: tuple[Ready, list[Entry]] | None = None
         self.spool: list[bytes] = []
         self.installing: Chunk | None = None
+        if self.damaged:
+            self.raft.begin_repair()
 
     def crash(self, steps: int = 0) -> None:
         """Lose everything that is not on the disk; of a write under way only the first `steps` steps arrive."""
@@ -196,6 +201,18 @@ class Host:
         if self.writing is not None:
             self.disk.write(*self.writing, steps)
         self.alive = False
+
+    def rot(self, from_index: int) -> None:
+        """While it is down the disk loses entries that it had, and says so at the next start."""
+        assert not self.alive
+        for index in range(from_index, self.disk.last_index + 1):
+            self.lost.add((index, self.disk.log[index].term))
+        self.disk.cut(from_index)
+        self.damaged = True
+
+    def check_repair(self) -> None:
+        """Remember across crashes whether the repair is over."""
+        self.damaged = self.damaged and self.raft.recovering
 
     # --- the log --------------------------------------------------------------------------------------------
     def propose(self, body: bytes) -> int:

@@ -40,7 +40,9 @@ TIMING = Timing(election=5, spread=5, heartbeat=2, stall=12)
 EVENTS = 1200
 LIVENESS_TICKS = 400
 NAMES = "abcdefgh"
-NEMESIS = "crash restart restart block cut heal heal heal stick free free image image group group group give".split()
+NEMESIS = (
+    "crash restart restart block cut heal heal heal stick free free image image group group group give rot".split()
+)
 
 
 class Broken(AssertionError):
@@ -101,9 +103,10 @@ class World:
         self.entries: dict[tuple[int, int], tuple[int | None, Entry]] = {}
         self.committed: dict[int, Entry] = {}
         self.digests: dict[int, int] = {0: 0}
+        self.groups: dict[int, set[str]] = {}
         self.reads: dict[tuple[str, int, int], Read] = {}
         self._seen: dict[str, tuple[int, int, int, int, Role]] = {}
-        self._matches: dict[str, dict[str, int]] = {}
+        self._matches: dict[str, dict[str, tuple[int, int]]] = {}
         self._written: Counter[str] = Counter()
         self.hosts: dict[str, Host] = {}
         self._first = group(NAMES[: self.options.nodes])
@@ -253,6 +256,8 @@ class World:
                 self._change()
             case "give":
                 self._transfer()
+            case "rot" if not host.alive:
+                self._rot(host)
 
     def _restart(self, host: Host) -> None:
         host.start()
@@ -260,6 +265,18 @@ class World:
         self.marks["restart"] += 1
         self._seen[host.name] = (0, 0, 0, 0, Role.FOLLOWER)
         self._after(host)
+
+    def _rot(self, host: Host) -> None:
+        """A disk loses entries. One at a time, and never the only one of a group (each datum stays on two others)."""
+        disk = host.disk
+        first = max(disk.base[0], disk.image.index if disk.image is not None else 0) + 1
+        groups = [set(other.raft.membership.current.voters) for other in self.hosts.values()]
+        if first > disk.last_index or any(other.damaged for other in self.hosts.values()):
+            return
+        if all(len(voters) >= 3 for voters in groups if voters):
+            host.rot(self.rng.randint(first, disk.last_index))
+            self.marks["rot"] += 1
+            self.tell(f"{host.name} lost entries from {disk.last_index + 1} on")
 
     def _change(self) -> None:
         for host in list(self.hosts.values()):
@@ -318,12 +335,16 @@ class World:
         if raft.is_leader and role is Role.LEADER and raft.term == term:
             self._require(raft.last_index >= last, "LeaderAppendOnly", host.name)
         self._seen[host.name] = (raft.term, raft.commit_index, raft.last_index, raft.last_term, raft.role)
-        if (raft.last_index, raft.last_term) != (last, log_term):
+        host.check_repair()
+        changed = (raft.last_index, raft.last_term, raft.commit_index) != (last, log_term, commit)
+        if changed:
             self._check_log(host)
-        if raft.is_leader:
-            self._check_leader(host, role is not Role.LEADER or raft.term != term)
         if raft.commit_index > host.applied:
             self._check_commit(host)
+        if changed:
+            self._check_group(host)
+        if raft.is_leader:
+            self._check_leader(host, role is not Role.LEADER or raft.term != term)
         for state in raft.take_reads():
             read = self.reads.pop((host.name, host.lives, state.ticket), None)
             self._require(read is not None, "AppliedBeforeAnswered", "twice", state)
@@ -357,6 +378,20 @@ class World:
         old = set(host.raft.membership.at(index - 1).voters)
         self._require(len(new ^ old) <= 1, "QuorumOverlap", old, new)
 
+    def _check_group(self, host: Host) -> None:
+        """What is in effect follows from the log, and from nothing else."""
+        raft = host.raft
+        if not raft.membership.current.voters:
+            return
+        commit = raft.commit_index
+        index, voters = max((pair for pair in self.groups.items() if pair[0] <= commit), default=(0, None))
+        for later in range(max(commit, raft.log.base_index) + 1, raft.last_index + 1):
+            if host.memory[later].kind is Kind.CONFIGURATION:
+                index, voters = later, set(Configuration.decode(host.memory[later].body).voters)
+        if voters is not None:
+            seen = set(raft.membership.current.voters)
+            self._require(seen == voters, "ConfigFromSnapshotOrLog", host.name, index, seen, voters)
+
     def _check_leader(self, host: Host, fresh: bool) -> None:
         raft = host.raft
         lead = raft.lead
@@ -375,9 +410,9 @@ class World:
         for node, progress in lead.progress.items():
             self._require(progress.match < progress.next, "NextGtMatch", host.name, node, progress)
             self._require(progress.match <= raft.last_index, "MatchLeLeaderLog", host.name, node, progress)
-            before = self._matches[host.name].get(node, 0)
-            self._require(progress.match >= before or node not in self._matches[host.name], "MatchMonotonic", node)
-        self._matches[host.name] = {node: progress.match for node, progress in lead.progress.items()}
+            session, match = self._matches[host.name].get(node, (0, 0))
+            self._require(progress.match >= match or progress.session > session, "MatchMonotonic", host.name, node)
+        self._matches[host.name] = {node: (p.session, p.match) for node, p in lead.progress.items()}
 
     def _check_commit(self, host: Host) -> None:
         raft = host.raft
@@ -388,6 +423,8 @@ class World:
                 self._require(known == entry, "StateMachineSafety", host.name, index, known, entry)
                 continue
             self.committed[index] = entry
+            if entry.kind is Kind.CONFIGURATION:
+                self.groups[index] = set(Configuration.decode(entry.body).voters)
             self.digests[index] = chained(self.digests[index - 1], entry)
             self._check_quorum(host, index, entry)
         host.apply()
@@ -396,7 +433,11 @@ class World:
     def _check_quorum(self, host: Host, index: int, entry: Entry) -> None:
         """The first to see an entry committed is its leader: then a majority of the voters has it on their disks."""
         voters = host.raft.membership.current.voters
-        holders = [name for name in voters if name in self.hosts and self.hosts[name].disk.covers(index, entry.term)]
+        holders = []
+        for name in voters:
+            other = self.hosts[name]
+            if other.disk.covers(index, entry.term) or (index, entry.term) in other.lost:
+                holders.append(name)
         self._require(len(holders) >= majority(len(voters)), "AckedOnQuorum", index, holders, sorted(voters))
 
     # --- progress -------------------------------------------------------------------------------------------
@@ -406,19 +447,30 @@ class World:
         for host in self.hosts.values():
             if not host.alive:
                 self._restart(host)
+        for host in self.hosts.values():
             configurations.append(set(host.raft.membership.current.voters))
         names = sorted(self.hosts)
         self.rng.shuffle(names)
+        whole = {name for name in names if not self.hosts[name].damaged}
+
+        def is_enough(core: set[str]) -> bool:
+            return all(len(voters & core & whole) >= majority(len(voters)) for voters in configurations if voters)
+
         core: set[str] = set(names)
+        if not is_enough(core):
+            return set()
         for name in names:
-            smaller = core - {name}
-            if all(len(voters & smaller) >= majority(len(voters)) for voters in configurations):
-                core = smaller
+            if is_enough(core - {name}):
+                core = core - {name}
         return core
 
     def check_liveness(self) -> None:
         """A majority is healed, the rest is not: a leader, a commit and a read must follow."""
         core = self.core_of()
+        if not core:
+            # A group of two with one damaged disk, after others left it.
+            self.marks["hopeless"] += 1
+            return
         names = list(self.hosts)
         # The others may still be heard by the core, or hear it, or neither: they must not be able to disturb it.
         one_way = self.rng.choice(("none", "in", "out"))

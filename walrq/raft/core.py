@@ -26,6 +26,7 @@ from walrq.limits import RAFT_PROMOTE_LAG_ENTRIES_MAX, RAFT_READS_MAX
 from walrq.raft import trace
 from walrq.raft.election import Ballot, Countdown, Outcome, Timing, up_to_date
 from walrq.raft.entries import HardState, Kind, Position, Tail
+from walrq.raft.intake import Intake
 from walrq.raft.leader import DEFAULT_BOUNDS, Bounds, Leader, SnapshotMark, Transfer
 from walrq.raft.log import Log
 from walrq.raft.membership import Configuration, Member, Membership
@@ -49,8 +50,11 @@ from walrq.raft.messages import (
 )
 from walrq.raft.reads import ForwardedReads, ReadState, Waiting
 from walrq.raft.roles import TRANSITIONS, Role, Status
-from walrq.raft.snapshots import Chunk, ChunkWanted, Incoming
+from walrq.raft.snapshots import Chunk, ChunkWanted
 from walrq.raft.unstable import Ready, Unstable
+
+# The core's own question, among the callers'.
+REPAIR_TICKET = (1 << 64) - 1
 
 
 def _no_size(index: int) -> int:
@@ -68,7 +72,7 @@ class Raft:
         role, term, vote, leader: as of now, durable or not.
         commit_index: entries up to here may be applied.
         durable_index: entries up to here are on this node's disk.
-        recovering: set by the caller while this node's log is being repaired.
+        recovering: this node's log is being repaired (`begin_repair`), or the caller set it for reasons of its own.
         ticks: how often `tick` was called.
         dropped: messages that were not for this node, or of another cluster.
     """
@@ -142,8 +146,10 @@ class Raft:
         self._read_states: list[ReadState] = []
         self._forwarded = ForwardedReads()
         self._life = draw(1 << 62)
-        self._incoming: Incoming | None = None
-        self._chunks: list[Chunk] = []
+        self._repairing = False
+        # Everything up to there must be durable again.
+        self._repair_target: int | None = None
+        self._intake = Intake()
 
     # --- what it is -----------------------------------------------------------------------------------------
     @property
@@ -266,7 +272,9 @@ class Raft:
         """One tick passed."""
         self.ticks += 1
         for ticket in self._forwarded.overdue(self.ticks):
-            self._read_states.append(ReadState(ticket, None))
+            self._read_decided(ticket, None)
+        if self._repairing:
+            self._go_on_with_repair()
         lead = self.lead
         if lead is not None:
             if not lead.tick():
@@ -286,12 +294,11 @@ class Raft:
 
     @property
     def _may_stand(self) -> bool:
-        installing = self._incoming is not None and self._incoming.complete
         return (
             self.membership.may_lead(self.node_id, self.commit_index)
             and not self.recovering
             and not self.is_stalled
-            and not installing
+            and not self._intake.installing
         )
 
     def _ask(self) -> None:
@@ -378,7 +385,7 @@ class Raft:
         if leader != self.leader:
             self.leader = leader
             for ticket in self._forwarded.drain():
-                self._read_states.append(ReadState(ticket, None))
+                self._read_decided(ticket, None)
 
     def _adopt(self, term: int) -> None:
         """A higher term was seen: this node follows in it, and has voted for nobody yet. inv: StaleLeaderSteps"""
@@ -393,9 +400,7 @@ class Raft:
         elif self.role is not Role.FOLLOWER:
             self._become(Role.FOLLOWER)
         self._set_leader(None)
-        # Half a reign's stream is worth nothing to the next leader, unless it is being installed already.
-        if self._incoming is not None and not self._incoming.complete:
-            self._incoming = None
+        self._intake.abandon()
 
     # --- proposals ------------------------------------------------------------------------------------------
     def append(self, kind: Kind) -> Position:
@@ -522,15 +527,45 @@ class Raft:
             lead.reads.add(self.node_id, ticket, self._life)
             self._serve_reads()
         elif self.leader is not None:
-            self._forwarded.add(ticket, self.ticks + self.timing.election)
-            self._tell(ReadRequest, self.leader, ticket, self._life)
+            self._ask_leader(ticket, self.leader)
         else:
             raise NotLeader("no leader is known", leader=None)
+
+    def _ask_leader(self, ticket: int, leader: str) -> None:
+        self._forwarded.add(ticket, self.ticks + self.timing.election)
+        self._tell(ReadRequest, leader, ticket, self._life, self.recovering)
 
     def take_reads(self) -> list[ReadState]:
         """Reads that are decided, each once."""
         states, self._read_states = self._read_states, []
         return states
+
+    def _read_decided(self, ticket: int, index: int | None) -> None:
+        if ticket == REPAIR_TICKET:
+            self._repair_target = index
+        else:
+            self._read_states.append(ReadState(ticket, index))
+
+    # --- repair ---------------------------------------------------------------------------------------------
+    def begin_repair(self) -> None:
+        """This node's stored log lost entries that it may have acknowledged; what it started from is what is left.
+
+        From here on it is `recovering`: it neither votes nor stands, and what it holds does not count. It tells the
+        leader, who forgets what was acknowledged and says up to where all is committed; once that much is durable
+        here again, everything that may have counted on this node is, and it is normal.
+        """
+        self.recovering = True
+        self._repair_target = None
+        self._repairing = True
+
+    def _go_on_with_repair(self) -> None:
+        target = self._repair_target
+        if target is None:
+            if self.leader is not None and self.lead is None and REPAIR_TICKET not in self._forwarded:
+                self._ask_leader(REPAIR_TICKET, self.leader)
+        elif min(self.commit_index, self.durable_index) >= target:
+            self._repairing = self.recovering = False
+            self._note("Repaired")
 
     def _serve_reads(self) -> None:
         lead = self.lead
@@ -547,7 +582,7 @@ class Raft:
 
     def _answer_read(self, read: Waiting, index: int | None) -> None:
         if read.node == self.node_id:
-            self._read_states.append(ReadState(read.ticket, index))
+            self._read_decided(read.ticket, index)
         else:
             self._tell(ReadReply, read.node, read.ticket, read.life, index)
 
@@ -613,11 +648,14 @@ class Raft:
                 self._on_read_request(message)
             case ReadReply():
                 if message.life == self._life and self._forwarded.answered(message.ticket):
-                    self._read_states.append(ReadState(message.ticket, message.index))
+                    self._read_decided(message.ticket, message.index)
             case SnapshotOffer():
-                self._on_offer(message)
+                self._follow(message.sender)
+                answer = self._intake.offered(message, self.commit_index)
+                self._answer_stream(message.sender, message.stream, answer)
             case SnapshotChunk():
-                self._on_chunk(message)
+                self._follow(message.sender)
+                self._intake.received(message)
             case SnapshotReply():
                 if self.lead is not None:
                     self.lead.on_snapshot_reply(message)
@@ -692,14 +730,15 @@ class Raft:
             if entry.kind is Kind.CONFIGURATION
         }
         self._follow(message.sender)
-        if self._incoming is not None and self._incoming.complete:
+        if self._intake.installing:
             # The caller is putting a snapshot in the log's place.
             return 0
         log = self.log
         prev = message.prev_index
         if prev > self.commit_index and not log.matches(prev, message.prev_term):
             hint_index, hint_term = log.last_at_or_below(min(prev, log.last_index), message.prev_term)
-            self._tell(AppendReply, message.sender, False, prev, hint_index, hint_term, self.recovering)
+            fields = (False, prev, hint_index, hint_term, self.recovering, message.session)
+            self._tell(AppendReply, message.sender, *fields)
             return 0
         taken = 0
         for index, entry in enumerate(message.entries, prev + 1):
@@ -716,9 +755,8 @@ class Raft:
         # What lies behind the entries of this append may be another leader's.
         self._commit_to(min(message.commit, message.last_index))
         # inv: AckedDurable
-        self._tell(
-            AppendReply, message.sender, True, message.last_index, 0, 0, self.recovering, after=self._unstable.log_in
-        )
+        fields = (True, message.last_index, 0, 0, self.recovering, message.session)
+        self._tell(AppendReply, message.sender, *fields, after=self._unstable.log_in)
         return taken
 
     def _cut_log(self, from_index: int) -> None:
@@ -741,6 +779,8 @@ class Raft:
         if lead is None or len(lead.reads) >= RAFT_READS_MAX:
             self._answer_read(Waiting(message.sender, message.ticket, message.life), None)
             return
+        if message.recovering:
+            lead.exclude(message.sender, message.life)
         lead.reads.add(message.sender, message.ticket, message.life)
         self._serve_reads()
 
@@ -787,51 +827,15 @@ class Raft:
             self.lead.progress[receiver].failed()
 
     # --- snapshots: the follower's side ---------------------------------------------------------------------
-    def _reply_snapshot(self, receiver: str, stream: int, status: SnapshotStatus, offset: int) -> None:
-        after = self._unstable.log_in if status is SnapshotStatus.DONE else 0
-        self._tell(SnapshotReply, receiver, stream, status, offset, after=after)
-
-    def _on_offer(self, message: SnapshotOffer) -> None:
-        self._follow(message.sender)
-        incoming = self._incoming
-        if incoming is not None and incoming.complete:
-            # Being installed: what comes of it answers this or the next offer.
-            return
-        if message.index <= self.commit_index:
-            self._incoming = None
-            self._reply_snapshot(message.sender, message.stream, SnapshotStatus.DONE, 0)
-            return
-        if incoming is None or not incoming.is_of(message.sender, message.term, message.stream):
-            self._incoming = incoming = Incoming(
-                message.sender,
-                message.term,
-                message.stream,
-                message.index,
-                message.snapshot_term,
-                message.configuration,
-            )
-        self._reply_snapshot(message.sender, message.stream, SnapshotStatus.RESUME, incoming.received)
-
-    def _on_chunk(self, message: SnapshotChunk) -> None:
-        self._follow(message.sender)
-        incoming = self._incoming
-        # inv: NoMixedRead
-        if incoming is None or not incoming.is_of(message.sender, message.term, message.stream):
-            return
-        chunk = incoming.take(message.offset, message.data, message.is_last)
-        if chunk is not None:
-            self._chunks.append(chunk)
+    def _answer_stream(self, receiver: str, stream: int, answer: tuple[SnapshotStatus, int] | None) -> None:
+        if answer is not None:
+            status, offset = answer
+            after = self._unstable.log_in if status is SnapshotStatus.DONE else 0
+            self._tell(SnapshotReply, receiver, stream, status, offset, after=after)
 
     def take_chunks(self) -> list[Chunk]:
         """Received bytes of a snapshot, in order, each once: store them, then report `chunk_stored`."""
-        chunks, self._chunks = self._chunks, []
-        return chunks
-
-    def _incoming_of(self, chunk: Chunk) -> Incoming | None:
-        incoming = self._incoming
-        if incoming is None or not incoming.is_of(chunk.sender, chunk.term, chunk.stream):
-            return None
-        return incoming
+        return self._intake.take()
 
     def chunk_stored(self, chunk: Chunk) -> bool:
         """A chunk is stored; there is room for more.
@@ -839,18 +843,9 @@ class Raft:
         True when that was the last one: now validate and install the snapshot, with `holds` asked before, and report
         `installed` or `refuse_snapshot`. Until then appends are not taken.
         """
-        incoming = self._incoming_of(chunk)
-        if incoming is None or incoming.complete:
-            return False
-        incoming.stored = chunk.offset + len(chunk.data)
-        if chunk.is_last and incoming.index <= self.commit_index:
-            # The log got there first.
-            self._incoming = None
-            self._reply_snapshot(chunk.sender, chunk.stream, SnapshotStatus.DONE, 0)
-            return False
-        incoming.complete = chunk.is_last
-        self._reply_snapshot(chunk.sender, chunk.stream, SnapshotStatus.STORED, incoming.stored)
-        return incoming.complete
+        answer = self._intake.stored(chunk, self.commit_index)
+        self._answer_stream(chunk.sender, chunk.stream, answer)
+        return answer is not None and self._intake.installing
 
     def holds(self, index: int, term: int) -> bool:
         """Whether this log has that entry: then what lies behind it stays when a snapshot of it is installed."""
@@ -862,10 +857,8 @@ class Raft:
         The caller kept its stored log if `holds` said so, and dropped all of it otherwise. It does that when nothing
         is being written and `take_ready` holds no entries any more: none are taken since the last chunk.
         """
-        incoming = self._incoming_of(chunk)
-        assert incoming is not None and incoming.complete, chunk
+        assert self._intake.installing and self._intake.is_current(chunk), chunk
         assert self._unstable.is_written
-        self._incoming = None
         index, term = chunk.index, chunk.snapshot_term
         assert index > self.commit_index
         if self.log.matches(index, term):
@@ -883,16 +876,15 @@ class Raft:
         self.snapshot = SnapshotMark(index, term, chunk.configuration)
         self._commit_to(index)
         self._note("Installed")
-        self._reply_snapshot_to_leader(chunk, SnapshotStatus.DONE)
+        self._finish_install(chunk, SnapshotStatus.DONE)
 
     def refuse_snapshot(self, chunk: Chunk) -> None:
         """What came is not usable: the leader begins again."""
-        incoming = self._incoming_of(chunk)
-        if incoming is not None:
-            self._incoming = None
-            self._reply_snapshot_to_leader(chunk, SnapshotStatus.REFUSED)
+        if self._intake.is_current(chunk):
+            self._finish_install(chunk, SnapshotStatus.REFUSED)
 
-    def _reply_snapshot_to_leader(self, chunk: Chunk, status: SnapshotStatus) -> None:
-        # A new leader, if there is one by now, will find out by itself.
+    def _finish_install(self, chunk: Chunk, status: SnapshotStatus) -> None:
+        self._intake.finished()
+        # A new leader, if there is one by now, finds out by itself.
         if self.term == chunk.term:
-            self._reply_snapshot(chunk.sender, chunk.stream, status, 0)
+            self._answer_stream(chunk.sender, chunk.stream, (status, 0))

@@ -222,7 +222,8 @@ class Leader:
         prev_term = self._log.term_at(prev)
         # inv: PrevTermValid
         assert prev_term is not None and (prev_term > 0 or prev == 0), (node, prev, prev_term)
-        out.append(Append(self._cluster, self._node_id, node, self._term, prev, prev_term, last, commit_index))
+        term, session = self._term, progress.session
+        out.append(Append(self._cluster, self._node_id, node, term, prev, prev_term, last, commit_index, session))
 
     # --- what is answered -----------------------------------------------------------------------------------
     def on_append_reply(self, message: AppendReply) -> None:
@@ -235,6 +236,8 @@ class Leader:
         if progress is None:
             return
         progress.active = True
+        if message.session != progress.session:
+            return
         progress.recovering = message.recovering
         if not message.accepted:
             if progress.rejected(message.index, self._agreement(message.hint_index, message.hint_term)):
@@ -250,6 +253,12 @@ class Leader:
             # It came into reach of the log by itself.
             progress.installed(progress.match)
         self._count(message.sender, progress)
+
+    def exclude(self, node: str, life: int) -> None:
+        """A follower lost a part of its log: what it acknowledged before counts no more. inv: AckedOnQuorum"""
+        progress = self.progress.get(node)
+        if progress is not None and progress.damaged(life):
+            self.match.pop(node, None)
 
     def _count(self, node: str, progress: Progress) -> None:
         if progress.recovering:

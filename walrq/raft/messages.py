@@ -71,12 +71,16 @@ class VoteReply(Message):
 
 @attrs.frozen
 class Append(Message):
-    """These entries follow the one at `prev_index` of `prev_term`; up to `commit` all is committed."""
+    """These entries follow the one at `prev_index` of `prev_term`; up to `commit` all is committed.
+
+    The answer repeats `session`, which the leader changes when it learns that this follower lost what it had.
+    """
 
     prev_index: int
     prev_term: int
     last_index: int
     commit: int
+    session: int = 0
     entries: tuple[Entry, ...] = ()
 
     def filled(self, entries: Sequence[Entry]) -> Append:
@@ -99,6 +103,7 @@ class AppendReply(Message):
     hint_index: int = 0
     hint_term: int = 0
     recovering: bool = False
+    session: int = 0
 
 
 @attrs.frozen
@@ -124,10 +129,14 @@ class TimeoutNow(Message):
 
 @attrs.frozen
 class ReadRequest(Message):
-    """A follower asks from which index on it may answer a read. `life` is drawn anew at each start."""
+    """A follower asks from which index on it may answer a read. `life` is drawn anew at each start.
+
+    `recovering`: it lost a part of its log; whatever it acknowledged before is not to be counted any more.
+    """
 
     ticket: int
     life: int
+    recovering: bool = False
 
 
 @attrs.frozen

@@ -7,7 +7,7 @@
 Invariants:
 
     0 <= match < next                                                      inv: NextGtMatch
-    match never goes back while one leader reigns                          inv: MatchMonotonic
+    match never goes back while one leader reigns, damage apart            inv: MatchMonotonic
     bytes and appends in flight are within the window, or there is a single append
 
 Source: etcd-io/raft, tracker/ and design.md (the three states); the table is ours, theirs is spread over two files.
@@ -40,6 +40,7 @@ class Event(enum.Enum):
     BEHIND = "behind"  # what it needs next is no longer in the log
     INSTALLED = "installed"  # it holds a snapshot, or all that one covers
     FAILED = "failed"  # the snapshot could not be read, or was refused
+    DAMAGED = "damaged"  # it lost what it had acknowledged
 
 
 TRANSITIONS: Final = {
@@ -51,6 +52,9 @@ TRANSITIONS: Final = {
     (State.REPLICATE, Event.BEHIND): State.SNAPSHOT,
     (State.SNAPSHOT, Event.INSTALLED): State.PROBE,
     (State.SNAPSHOT, Event.FAILED): State.PROBE,
+    (State.PROBE, Event.DAMAGED): State.PROBE,
+    (State.REPLICATE, Event.DAMAGED): State.PROBE,
+    (State.SNAPSHOT, Event.DAMAGED): State.PROBE,
 }
 
 
@@ -64,6 +68,8 @@ class Progress:
         state: see the module.
         active: something came from it since the leader last counted its quorum.
         recovering: it said that it is being repaired: what it holds does not count.
+        session: of its appends; answers to an earlier one are of a log that is lost.
+        damaged_life: the life in which it reported the last damage.
         asked: in probe: an append is on its way.
         quiet: no reply to an append came since the last reply to a heartbeat.
         outgoing: in snapshot: the stream.
@@ -74,6 +80,8 @@ class Progress:
     state: State = State.PROBE
     active: bool = False
     recovering: bool = False
+    session: int = 0
+    damaged_life: int | None = None
     asked: bool = False
     quiet: bool = False
     outgoing: Outgoing | None = None
@@ -158,6 +166,18 @@ class Progress:
         self.match = max(self.match, index)
         self.next = self.match + 1
         self._on(Event.INSTALLED)
+
+    def damaged(self, life: int) -> bool:
+        """It lost what it had acknowledged: nothing is known of it any more. False for a report that is known."""
+        if life == self.damaged_life:
+            return False
+        self.damaged_life = life
+        self.recovering = True
+        self.session += 1
+        self.match = 0
+        self.quiet = False
+        self._on(Event.DAMAGED)
+        return True
 
     def failed(self) -> None:
         """The snapshot came to nothing; what it needs is found out anew."""

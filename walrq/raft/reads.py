@@ -82,6 +82,9 @@ class ForwardedReads:
         """A question was sent."""
         self._until[ticket] = until_tick
 
+    def __contains__(self, ticket: int) -> bool:
+        return ticket in self._until
+
     def answered(self, ticket: int) -> bool:
         """Whether that read still waited; it does no longer."""
         return self._until.pop(ticket, None) is not None
