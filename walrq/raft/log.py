@@ -56,13 +56,14 @@ class Log:
 
     def append(self, term: int) -> int:
         """Add an entry at the end; its index."""
-        self.last_index = index = self.last_index + 1
+        index = self.last_index + 1
         if term != self.last_term or not self._terms:
             # inv: PrevTermValid
             assert term >= self.last_term, (term, self.last_term)
             self._firsts.append(index)
             self._terms.append(term)
             self.last_term = term
+        self.last_index = index
         return index
 
     def truncate(self, from_index: int) -> None:
