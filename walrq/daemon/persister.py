@@ -10,8 +10,10 @@ to write cannot be taken back.
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
@@ -27,6 +29,10 @@ class Persister:
     """See the module."""
 
     def __init__(self) -> None:
+        # Calls that have returned, oldest first: what came of them, and whom to tell.
+        self._returned: deque[tuple[Ended, outcome.Outcome[Any]]] = deque()
+        self._bell = -1
+        self._rings = False
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._token: trio.lowlevel.TrioToken | None = None
         self._calls = 0
@@ -43,6 +49,9 @@ class Persister:
             self._jobs.put(None)
             # At most one call is on its way, and calls are short.
             thread.join()
+            if self._bell >= 0:
+                os.close(self._bell)
+                self._bell = -1
 
     def _work(self, token: trio.lowlevel.TrioToken) -> None:
         while True:
@@ -50,13 +59,43 @@ class Persister:
             if job is None:
                 return
             function, arguments, ended = job
-            token.run_sync_soon(self._end, ended, outcome.capture(function, *arguments))
+            # In this order, see `stop_listening`.
+            self._returned.append((ended, outcome.capture(function, *arguments)))
+            if self._rings:
+                os.eventfd_write(self._bell, 1)
+            else:
+                token.run_sync_soon(self.deliver, idempotent=True)
             # Nothing of the call may live on while the thread waits for the next one.
             del job, function, arguments, ended
 
-    def _end(self, ended: Ended, result: outcome.Outcome[Any]) -> None:
-        self._calls -= 1
-        ended(result)
+    def listen(self) -> int:
+        """From now on the thread rings a bell when a call has returned, until `stop_listening`.
+
+        Whoever asked for it waits until the descriptor can be read, reads it, and calls `deliver`. Without a listener
+        Trio's own way into the event loop is taken, which costs a round of it more.
+
+        Returns:
+            The descriptor of an eventfd, the persister's own.
+        """
+        if self._bell < 0:
+            self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._rings = True
+        return self._bell
+
+    def stop_listening(self) -> None:
+        """Nobody hears the bell any more. What it was rung for meanwhile is delivered."""
+        # The thread notes a result first and looks at `_rings` afterwards: either it finds False, or the result is
+        # there already.
+        self._rings = False
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Tell those whose calls have returned. In the event loop's thread."""
+        returned = self._returned
+        while returned:
+            ended, result = returned.popleft()
+            self._calls -= 1
+            ended(result)
 
     @property
     def running(self) -> bool:

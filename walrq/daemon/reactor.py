@@ -12,6 +12,7 @@ the connections that run against a deadline, and sleeps while there are none.
 from __future__ import annotations
 
 import logging
+import os
 import select
 import socket
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from walrq import api
 from walrq.daemon.broker import Broker
 from walrq.daemon.clock import Clock
 from walrq.daemon.connection import Connection, input_overload
+from walrq.daemon.driver import Driver
 from walrq.errors import Code
 from walrq.limits import IN_FLIGHT_BYTES_MAX
 from walrq.protocol.handshake import Hello, Welcome
@@ -36,6 +38,11 @@ _READ_BYTES: Final = 128 * 1024
 _READS_PER_TURN_MAX: Final = 4
 _EVENTS_PER_TURN_MAX: Final = 512
 _SWEEP_S: Final = 1.0
+# A busy node stays with its own epoll, up to the first number of milliseconds, and waits there for the next event
+# up to the second number of seconds: answers to a reply, and the disk, come sooner than that. A round of Trio's loop
+# costs as much as a small request; everybody else's tasks wait this long at most.
+_STAY_MS: Final = 2
+_LINGER_S: Final = 0.001
 _LINGER_MS: Final = 1_000
 
 _ENDED: Final = select.EPOLLHUP | select.EPOLLERR if hasattr(select, "EPOLLHUP") else 0
@@ -43,8 +50,8 @@ _IN: Final = select.EPOLLIN | select.EPOLLRDHUP if hasattr(select, "EPOLLIN") el
 _OUT: Final = select.EPOLLOUT if hasattr(select, "EPOLLOUT") else 0
 _RDHUP: Final = select.EPOLLRDHUP if hasattr(select, "EPOLLRDHUP") else 0
 
-AVAILABLE: Final = hasattr(select, "epoll")
-"""Whether this system has epoll; `stream_front.py` serves where it has not."""
+AVAILABLE: Final = hasattr(select, "epoll") and hasattr(os, "eventfd")
+"""Whether this system has epoll and eventfd; `stream_front.py` serves where it has not."""
 
 
 class _Peer(Connection):
@@ -67,16 +74,14 @@ class Reactor:
         broker: Broker,
         clock: Clock,
         welcome: Callable[[Hello], Welcome | api.Failed],
-        *,
-        hold: Callable[[], None],
-        go: Callable[[], None],
+        driver: Driver,
     ) -> None:
-        """`hold` and `go` are called around each turn: what its requests propose becomes one entry."""
         self._broker = broker
         self._clock = clock
         self._welcome = welcome
-        self._hold = hold
-        self._go = go
+        self._driver = driver
+        # The persist thread's, while there is one to hear it.
+        self._bell = -1
         self._epoll = select.epoll()
         self._peers: dict[int, _Peer] = {}
         self._dirty: dict[_Peer, None] = {}
@@ -115,31 +120,62 @@ class Reactor:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; then close every connection."""
+        persister = self._driver.persister
+        self._bell = persister.listen()
+        self._epoll.register(self._bell, select.EPOLLIN)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._sweep)
                 task_status.started()
                 await self._serve()
         finally:
+            persister.stop_listening()
             for peer in list(self._peers.values()):
                 self._close(peer)
             self._epoll.close()
 
     async def _serve(self) -> None:
-        broker = self._broker
         epoll = self._epoll
         while True:
             await trio.lowlevel.wait_readable(epoll.fileno())
-            self._hold()
-            try:
-                self._turn(epoll.poll(0, _EVENTS_PER_TURN_MAX))
-                self.flush()
-            finally:
-                self._go()
-            while broker.saturated:
-                # Nothing is read until the disk has caught up; replies still leave, by the driver's flush.
-                self._room = trio.Event()
-                await self._room.wait()
+            ready = epoll.poll(0, _EVENTS_PER_TURN_MAX)
+            stays_until_ms = self._clock.monotonic_ms() + _STAY_MS
+            while ready:
+                self._work(ready)
+                if self._broker.saturated:
+                    await self._wait_for_room()
+                if self._clock.monotonic_ms() >= stays_until_ms:
+                    break
+                ready = epoll.poll(_LINGER_S, _EVENTS_PER_TURN_MAX)
+
+    def _work(self, ready: list[tuple[int, int]]) -> None:
+        """One turn: read what has come, answer what the disk has written, begin what was proposed meanwhile."""
+        driver = self._driver
+        rung = False
+        for number, (fd, _) in enumerate(ready):
+            if fd == self._bell:
+                rung = True
+                del ready[number]
+                break
+        driver.hold()
+        try:
+            if ready:
+                self._turn(ready)
+            if rung:
+                os.eventfd_read(self._bell)
+                driver.persister.deliver()
+            self.flush()
+        finally:
+            driver.go()
+
+    async def _wait_for_room(self) -> None:
+        """Nothing is read until the disk has caught up; replies still leave, by the driver's flush."""
+        persister = self._driver.persister
+        persister.stop_listening()
+        while self._broker.saturated:
+            self._room = trio.Event()
+            await self._room.wait()
+        persister.listen()
 
     def _turn(self, ready: list[tuple[int, int]]) -> None:
         peers = self._peers

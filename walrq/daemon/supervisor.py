@@ -375,7 +375,7 @@ def make_front(node: Node) -> Front:
     if choice == "reactor" and not EPOLL_AVAILABLE:
         raise ConfigError("front is reactor, but this system has no epoll; leave it at auto", field="front")
     if choice == "reactor" or (choice == "auto" and EPOLL_AVAILABLE):
-        return Reactor(node.broker, node.clock, node.welcome, hold=node.driver.hold, go=node.driver.go)
+        return Reactor(node.broker, node.clock, node.welcome, node.driver)
     return StreamFront(node.broker, node.clock, node.welcome)
 
 
