@@ -379,7 +379,7 @@ def test_a_stuck_request_stops_the_client_before_the_server_has_to() -> None:
 def test_a_lease_counts_from_the_first_sending() -> None:
     """A retried poll may be answered with the lease of its first sending: counting later would outlive it."""
     made = connected()
-    call = made.submit(POLL)
+    call = made.submit(api.Poll(("q",), 10))
     sent_at = made.now
     made.take()
     made.cut()
@@ -389,6 +389,27 @@ def test_a_lease_counts_from_the_first_sending() -> None:
     made.reply(made.one(api.Poll), api.Polled(0, 30_000, ()))
 
     assert sent_at == call.sent_at
+
+
+def test_a_poll_that_waited_through_an_outage_gets_a_fresh_lease() -> None:
+    """Counted from its first sending, the lease of a message that came late would be over on arrival."""
+    made = connected()
+    call = made.submit(POLL)
+    before = made.one(api.Poll)
+    made.now += 12
+    made.cut()
+    made.now += 3
+    made.connect()
+
+    forget, again = made.take()
+    assert before.sequence == forget.request.sequence  # type: ignore[union-attr]
+    assert again.sequence != before.sequence
+    assert before.sequence == again.lowest, "the server must still be able to find what the first one leased"
+    made.reply(forget, api.Done())
+    made.reply(again, api.Polled(0, 30_000, (delivered("q", 1, (b"a",)),)))
+
+    assert call.reply is not None
+    assert made.now == call.sent_at
 
 
 def test_a_poll_waits_no_longer_because_it_was_sent_again() -> None:

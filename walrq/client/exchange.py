@@ -383,7 +383,14 @@ class Exchange:
         self._parked = 0
         again = []
         for call in flying:
-            if call.sequenced or type(call.request) not in SEQUENCED or type(call.request) is api.Poll:
+            if call.parks and call.sequence is not None:
+                # It may have waited for long: a lease that counts from its first sending could be over when it comes.
+                # So the old one is forgotten, with whatever it leased, and a new one asked.
+                self._forget(call.sequence, call.session, now)
+                call.sequence = None
+                call.stage = Stage.WAITING
+                self._waiting.append(call)
+            elif call.sequenced or type(call.request) not in SEQUENCED or type(call.request) is api.Poll:
                 call.stage = Stage.WAITING
                 again.append(call)
             else:
