@@ -216,6 +216,8 @@ def test_calls_of_another_task_are_refused(running: Running) -> None:
 
     with pytest.raises(InvalidArgument, match="enqueue_many of task 'send' takes its own calls, not <Call of other>"):
         send.enqueue_many([other.call()])  # type: ignore[list-item]
+    with pytest.raises(InvalidArgument, match=r"takes calls, not tuple: write send.enqueue_many\(\[send.call"):
+        send.enqueue_many([("b", 7)])  # type: ignore[list-item]
 
 
 def test_wrong_options_are_refused_before_anything_is_sent(running: Running) -> None:

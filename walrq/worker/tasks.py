@@ -167,6 +167,12 @@ class Enqueue(Generic[P]):
 
     def _check(self, calls: list[Call[P]]) -> None:
         for each in calls:
+            if not isinstance(each, Call):
+                name = self._task.name
+                raise InvalidArgument(
+                    f"enqueue_many takes calls, not {type(each).__name__}: "
+                    f"write {name}.enqueue_many([{name}.call(...), ...])"
+                )
             if each.task != self._task.name:
                 raise InvalidArgument(f"enqueue_many of task {self._task.name!r} takes its own calls, not {each!r}")
 
