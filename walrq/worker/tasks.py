@@ -167,7 +167,7 @@ class Enqueue(Generic[P]):
 
     def _check(self, calls: list[Call[P]]) -> None:
         for each in calls:
-            if not isinstance(each, Call):
+            if getattr(each, "task", None) is None:
                 name = self._task.name
                 raise InvalidArgument(
                     f"enqueue_many takes calls, not {type(each).__name__}: "
