@@ -14,8 +14,8 @@ from walrq.queues import commands as c
 from walrq.queues import effects
 from walrq.queues.clocks import Reading
 from walrq.queues.image import full_pages
-from walrq.raft.roles import Role
 from walrq.raft.entries import Kind
+from walrq.raft.roles import Role
 from walrq.replica import Replica
 from walrq.storage.record import Record
 from walrq.storage.storage import Storage
