@@ -43,6 +43,14 @@ NAMES = "abcdefgh"
 NEMESIS = (
     "crash restart restart block cut heal heal heal stick free free image image group group group give rot".split()
 )
+# What a world has more of than others.
+FOCUS = {
+    "everything": [],
+    "groups": ["group"] * 12 + ["give"] * 2,
+    "damage": ["crash", "rot", "rot", "restart", "free"] * 4,
+    "snapshots": ["image", "image", "cut", "heal"] * 4,
+    "leaders": ["give", "cut", "heal", "crash", "restart"] * 3,
+}
 
 
 class Broken(AssertionError):
@@ -60,6 +68,7 @@ class Options:
     faults: float
     write: tuple[int, int]
     members: bool
+    focus: str = "everything"
     pre_vote: bool = True
 
     @classmethod
@@ -73,6 +82,7 @@ class Options:
             faults=rng.choice((0.3, 1.0, 2.0)),
             write=rng.choice(((1, 5), (1, 60), (20, 300))),
             members=rng.random() < 0.7,
+            focus=rng.choice(list(FOCUS)),
         )
 
 
@@ -223,8 +233,9 @@ class World:
         names = list(self.hosts)
         name = rng.choice(names)
         host = self.hosts[name]
+        kinds = NEMESIS + FOCUS[self.options.focus]
         alive = [host for host in self.hosts.values() if host.alive]
-        match rng.choice(NEMESIS):
+        match rng.choice(kinds):
             case "crash" if host.alive and (len(alive) > len(names) // 2 or rng.random() < 0.2):
                 self.tell(f"crash {name}")
                 self.marks["crash"] += 1

@@ -457,7 +457,8 @@ class Raft:
             NotLeader: see `_change`.
         """
         configuration = self.membership.current.promoted(node)
-        if self.lead is not None:
+        # A leader may be a learner itself, by an entry that is not committed: then no change is allowed yet.
+        if self.lead is not None and node in self.lead.progress:
             progress = self.lead.progress[node]
             lag = self.last_index - progress.match
             if lag > RAFT_PROMOTE_LAG_ENTRIES_MAX or progress.recovering or not progress.match:
