@@ -242,8 +242,10 @@ class Host:
             for index, entry in enumerate(message.entries, message.prev_index + 1):
                 if index >= taken:
                     self.memory[index] = entry
-            for index in [index for index in self.memory if index > message.last_index]:
-                del self.memory[index]
+            gone = message.last_index + 1
+            while gone in self.memory:
+                del self.memory[gone]
+                gone += 1
         else:
             self._fill_noop()
         for chunk in self.raft.take_chunks():
