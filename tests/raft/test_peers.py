@@ -363,6 +363,16 @@ def test_the_answer_to_a_gap_names_where_the_logs_may_agree() -> None:
     assert [AppendReply("c", "a", "b", 3, False, 3, 2, 1)] == hear(raft, Append, "b", 3, 3, 1, 3, 0)
 
 
+def test_a_configuration_falls_back_with_its_entry() -> None:
+    """ElectionSafety: it was in effect from the moment it was there, and is not when it is not."""
+    raft = follower()
+    body = Configuration.of("ab").encode()
+    hear(raft, Append, "b", 3, 3, 2, 4, 0, 0, (Entry(3, Kind.CONFIGURATION, body),))
+    assert set("ab") == set(raft.membership.current.voters)
+    hear(raft, Append, "c", 4, 3, 2, 4, 0, 0, entries(4))
+    assert set("abc") == set(raft.membership.current.voters)
+
+
 def test_a_broken_configuration_changes_nothing() -> None:
     """It is refused before anything of its append is taken."""
     raft = follower()
@@ -728,8 +738,10 @@ def test_a_follower_that_comes_within_reach_needs_no_snapshot() -> None:
 
 def test_a_snapshot_is_installed_with_its_configuration() -> None:
     """ConfigFromSnapshotOrLog, LogMatching: nothing of a conflicting log stays; a matching suffix does."""
-    for term, kept in ((9, 0), (1, 1)):
+    for term, kept in ((2, 0), (1, 2)):
         raft = follower()
+        later = (Entry(3, Kind.CONFIGURATION, Configuration.of("ab").encode()),)
+        hear(raft, Append, "b", 3, 3, 2, 4, 0, 0, later)
         offer = (1, 2, term, Configuration.of("abcd"))
         (answer,) = hear(raft, SnapshotOffer, "b", 3, *offer)
         assert SnapshotReply("c", "a", "b", 3, 1, SnapshotStatus.RESUME, 0) == answer
@@ -738,7 +750,7 @@ def test_a_snapshot_is_installed_with_its_configuration() -> None:
         assert raft.chunk_stored(chunk)
         # Appends wait until the caller is done.
         assert [SnapshotReply("c", "a", "b", 3, 1, SnapshotStatus.STORED, 3)] == hear(raft, Append, "b", 3, 3, 2, 3, 3)
-        assert (kept == 1) == raft.holds(2, term)
+        assert (kept == 2) == raft.holds(2, term)
         raft.installed(chunk)
         assert [SnapshotReply("c", "a", "b", 3, 1, SnapshotStatus.DONE, 0)] == raft.take_messages()
         assert (2, 2, 2 + kept, 2 + kept) == (
@@ -747,7 +759,8 @@ def test_a_snapshot_is_installed_with_its_configuration() -> None:
             raft.last_index,
             raft.durable_index,
         )
-        assert set("abcd") == set(raft.membership.current.voters)
+        groups = [(2, "abcd"), (4, "ab")] if kept else [(2, "abcd")]
+        assert groups == [(index, "".join(sorted(found.voters))) for index, found in raft.membership.history]
         assert [SnapshotReply("c", "a", "b", 3, 2, SnapshotStatus.DONE, 0)] == hear(
             raft, SnapshotOffer, "b", 3, 2, 2, term, Configuration.of("abc")
         )
