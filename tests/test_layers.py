@@ -108,6 +108,10 @@ LAYERS: dict[str, Layer] = {
         forbidden=frozenset({"asyncio"}),
         may_await=True,
     ),
+    # the model checker's driver: nothing that ships to users at run time sees it
+    "walrq.formal": Layer(
+        walrq=PURE_MODULES, third_party=frozenset({"attrs", "trio"}), forbidden=frozenset({"asyncio"}), may_await=True
+    ),
     # thin
     "walrq.cli": Layer(
         walrq=PURE_MODULES
@@ -117,6 +121,7 @@ LAYERS: dict[str, Layer] = {
             "walrq.backup",
             "walrq.client",
             "walrq.daemon",
+            "walrq.formal",
             "walrq.live",
             "walrq.storage.inspect",
             "walrq.worker",

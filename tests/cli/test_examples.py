@@ -45,7 +45,7 @@ def test_the_tree_has_the_commands_of_one_node() -> None:
         " config context doctor completion backup restore config/show config/path config/check"
         " context/add context/use context/list context/show context/remove"
         " queue/list queue/show queue/create queue/set queue/pause queue/resume queue/purge queue/delete"
-        " dlq/list dlq/show dlq/replay dlq/purge wal/inspect wal/verify"
+        " dlq/list dlq/show dlq/replay dlq/purge wal/inspect wal/verify spec spec/list spec/check spec/simulate"
     )
 
     assert {"walrq"} | {f"walrq {name.replace('/', ' ')}" for name in expected.split()} == set(COMMANDS)

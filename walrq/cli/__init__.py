@@ -17,6 +17,7 @@
     wal         wal inspect|verify
     backup      backup, restore
     worker      worker
+    spec        spec list|check|simulate: the model checker
 
 Exit statuses are those of `errors.ERRORS`; 2 is a mistake in the arguments, 130 an interrupt. Every command's
 help ends with an example that a test runs.

@@ -45,7 +45,13 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "restore": "backup",
         "wal": "wal",
     },
-    "This machine": {"config": "config", "context": "contexts", "doctor": "doctor", "completion": "app"},
+    "This machine": {
+        "config": "config",
+        "context": "contexts",
+        "doctor": "doctor",
+        "spec": "spec",
+        "completion": "app",
+    },
 }
 # Words of other systems; the answer is a hint, never a second name.
 ELSEWHERE: Final[Mapping[str, str]] = {
