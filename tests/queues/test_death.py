@@ -300,6 +300,35 @@ def test_a_redriven_message_has_no_past(bench: Bench) -> None:
     assert [["again"] * 3] == [[a.error_text for a in m.history] for m in bench.dead()]
 
 
+@pytest.mark.parametrize("dlq", [None, "none"], ids=["in a dead-letter queue", "parked"])
+@pytest.mark.parametrize("allowed", [1, 5])
+def test_what_the_producer_said_of_attempts_holds_again_after_a_redrive(
+    bench: Bench, dlq: str | None, allowed: int
+) -> None:
+    """The retry policy travels with the message, through its death and a restart too; in the dead-letter queue it
+    rests."""
+    bench.set(dlq=dlq)
+    bench.push(max_attempts=allowed)
+
+    def fail_until_dead() -> int:
+        for attempt in range(1, 10):
+            (run,) = bench.lease()
+            bench.fail(run, delay_ms=0)
+            if bench.dead():
+                return attempt
+        raise AssertionError("it never died")
+
+    assert allowed == fail_until_dead()
+    if dlq is None:
+        (run,) = bench.lease(queue="q.dlq")
+        bench.fail(run, delay_ms=0)
+        assert 1 == len(bench.peek(queue="q.dlq")), "one failure there is no death"
+    bench.restart()
+    assert api.Moved(1) == bench.do(c.Redrive("q", 1))
+
+    assert allowed == fail_until_dead()
+
+
 def test_redrive_stops_at_its_limit_and_says_that_more_is_left(bench: Bench) -> None:
     """A long redrive is a series of entries, each complete in itself."""
     dead = kill(bench, 5)

@@ -147,6 +147,35 @@ def test_an_image_of_a_newer_format_is_refused(bench: Bench) -> None:
         image.load(list(pages.items()))
 
 
+def test_an_image_of_the_first_format_is_read(bench: Bench) -> None:
+    """Its stories of death say nothing of what the producer allowed: the queue's setting holds then."""
+    bench.push(max_attempts=1)
+    (run,) = bench.lease()
+    bench.fail(run)
+    pages = image.full_pages(bench.machine)
+    fields = cbor2.loads(pages[image.MACHINE_KEY])
+    pages[image.MACHINE_KEY] = cbor2.dumps([1, *fields[1:]])
+    told = 0
+    for key, body in pages.items():
+        rows = cbor2.loads(body)
+        if not isinstance(rows, list):
+            continue
+        for row in rows:
+            if isinstance(row, list) and len(row) == 15 and row[13] is not None:
+                assert 1 == row[13].pop()
+                told += 1
+        pages[key] = cbor2.dumps(rows)
+
+    assert 1 == told
+    bench.machine = image.load(list(pages.items()))
+    bench.do(c.Redrive("q", 1))
+    for _ in range(3):
+        assert [] == bench.dead()
+        (run,) = bench.lease()
+        bench.fail(run, delay_ms=0)
+    assert ["failed"] == [message.reason for message in bench.dead()]
+
+
 def test_the_empty_machine_has_an_image() -> None:
     """One page, with the clocks."""
     pages = image.full_pages(Machine())

@@ -49,7 +49,7 @@ GONE: Final = 5
 class Origin:
     """Where a moved batch came from: kept id of offset 0, and for a dead one the story of its death."""
 
-    __slots__ = ("attempts", "delivery", "died_ms", "first_id", "history", "queue", "reason")
+    __slots__ = ("attempts", "delivery", "died_ms", "first_id", "history", "max_attempts", "queue", "reason")
 
     def __init__(
         self,
@@ -60,9 +60,12 @@ class Origin:
         died_ms: int = 0,
         history: tuple[Attempt, ...] = (),
         attempts: int = 0,
+        max_attempts: int = 0,
     ) -> None:
         # Counted attempts at death; where the message lies now they start afresh.
         self.attempts = attempts
+        # What its producer said of attempts, 0 = nothing: rests while it is dead, and holds again after a redrive.
+        self.max_attempts = max_attempts
         self.first_id = first_id
         self.delivery = delivery
         self.queue = queue

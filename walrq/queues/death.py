@@ -48,7 +48,14 @@ def bury(m: Machine, queue: Queue, run: Run, reason: str) -> None:
             # No room for another queue: parked, visible, never dropped.
             target = None
     origin = Origin(
-        run.batch.id_of(queue.uid, run.first), run.delivery, queue.name, reason, m.wall, run.history, run.attempts
+        run.batch.id_of(queue.uid, run.first),
+        run.delivery,
+        queue.name,
+        reason,
+        m.wall,
+        run.history,
+        run.attempts,
+        run.batch.max_attempts,
     )
     if target is None:
         park(m, queue, run, origin)
@@ -91,12 +98,23 @@ def _moved_batch(queue: Queue, run: Run, target: Queue, origin: Origin) -> Batch
     return batch
 
 
-def transfer(m: Machine, queue: Queue, run: Run, target: Queue, origin: Origin, *, moved_on: bool = False) -> None:
+def transfer(
+    m: Machine,
+    queue: Queue,
+    run: Run,
+    target: Queue,
+    origin: Origin,
+    *,
+    moved_on: bool = False,
+    max_attempts: int = 0,
+) -> None:
     """A limbo run of `queue` becomes a batch of its own at the end of `target`, ready at once.
 
     `moved_on`: still alive, so its attempts and what its producer said of attempts and time to live go with it.
+    `max_attempts`: what holds from now on of one that comes back to life; 0 = the queue's setting.
     """
     batch = _moved_batch(queue, run, target, origin)
+    batch.max_attempts = max_attempts
     attempts = run.attempts if moved_on else 0
     ends = [m.wall + target.settings.retention_ms] if target.settings.retention_ms is not None else []
     if moved_on:
@@ -210,15 +228,16 @@ def count_matching(m: Machine, request: api.Redrive) -> api.Moved:
 
 
 def redrive(m: Machine, command: commands.Redrive) -> api.Moved:
-    """Back behind the waiting work, in order of death, attempts at 0."""
+    """Back behind the waiting work, in order of death, attempts at 0, with as many allowed as its producer said."""
     queue = m.require(command.queue)
     target = m.require(command.target) if command.target is not None else queue
     found, more = _selected(m, command.queue, command.where, command.limit)
     moved = 0
     for source, batch, first, last in found:
         run = taken(source, batch, first, last)
+        assert batch.origin is not None
         origin = Origin(batch.id_of(source.uid, first), run.delivery)
-        transfer(m, source, run, target, origin)
+        transfer(m, source, run, target, origin, max_attempts=batch.origin.max_attempts)
         moved += last - first + 1
     _forget_parked(m, queue)
     return api.Moved(moved, more)
@@ -269,6 +288,7 @@ def flow(m: Machine, budget: int) -> None:
                 origin.died_ms,
                 origin.history,
                 origin.attempts,
+                origin.max_attempts,
             )
             queue.withdraw(run)
             transfer(m, queue, run, target, kept)

@@ -42,7 +42,9 @@ from walrq.queues.sessions import BUCKETS, Held, Session, bucket_of
 from walrq.queues.settings import Settings, as_dict
 from walrq.queues.timers import BACKOFF_ENDS, DUE, LEASE_ENDS
 
-FORMAT: Final = 1
+# 2: the story of a death ends with what its producer said of attempts. Pages of 1 are read as well, and stay as they
+# are until something in them changes.
+FORMAT: Final = 2
 _QUEUE_KEY: Final = struct.Struct(">cIq")
 
 MACHINE_KEY: Final = b"m"
@@ -117,6 +119,7 @@ def _batch(batch: Batch) -> list[Any]:
             origin.died_ms,
             _attempts(origin.history),
             origin.attempts,
+            origin.max_attempts,
         ),
         [_run(pieces[first]) for first in sorted(pieces)] if pieces else [],
     ]
@@ -438,8 +441,8 @@ def _restore_batch(queue: Queue, raw: Any, m: Machine) -> None:
     batch.cursor = raw[11]
     batch.fresh = raw[12]
     if raw[13] is not None:
-        first_id, delivery, name, reason, died_ms, history, attempts = raw[13]
-        batch.origin = Origin(first_id, delivery, name, reason, died_ms, _open_attempts(history), attempts)
+        first_id, delivery, name, reason, died_ms, history, *counts = raw[13]
+        batch.origin = Origin(first_id, delivery, name, reason, died_ms, _open_attempts(history), *counts)
     expire_ms = batch.expire_ms
     if expire_ms <= m.wall and not batch.fresh and all(row[6] == LEASED for row in raw[14]):
         # Its time to live was over before the image: the timer is gone, what is leased goes when it comes back.
@@ -508,8 +511,8 @@ def _load(pages: Iterable[tuple[bytes, bytes]], bounds: Bounds) -> Machine:
     for key, body in pages:
         if key == MACHINE_KEY:
             version, *fields = cbor2.loads(body)
-            if version != FORMAT:
-                raise CorruptRecord(f"image format {version} is not known to this version (knows {FORMAT})")
+            if not 1 <= version <= FORMAT:
+                raise CorruptRecord(f"image format {version} is not known to this version (knows 1 to {FORMAT})")
             m.cluster, m.secret, m.now, m.wall, m.incarnations = fields
         elif key[:1] == b"s":
             sessions.extend(cbor2.loads(body))
@@ -587,8 +590,8 @@ def branched(key: bytes, body: bytes) -> bytes:
     try:
         if key == MACHINE_KEY:
             version, *fields, incarnations = cbor2.loads(body)
-            if version != FORMAT:
-                raise CorruptRecord(f"image format {version} is not known to this version (knows {FORMAT})")
+            if not 1 <= version <= FORMAT:
+                raise CorruptRecord(f"image format {version} is not known to this version (knows 1 to {FORMAT})")
             skipped = [number + INCARNATIONS_SKIPPED for number in incarnations]
             if max(skipped) >= INCARNATION_MAX:
                 raise CorruptRecord("this data was restored too often: a shard has used up its incarnations")

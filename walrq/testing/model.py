@@ -395,6 +395,7 @@ class Model:
         message.origin = queue.name
         message.died_ms = self._wall_ms
         message.story = message.history
+        message.kept_attempts, message.max_attempts = message.max_attempts, None
         name = self._dlq_name(queue)
         if name != NO_DLQ and (name in self.queues or not queue.dlq_seen):
             queue.dlq_seen = True
@@ -404,14 +405,14 @@ class Model:
         del queue.messages[message.sequence]
         message.state = PARKED
         message.sequence = message.order = queue.next_sequence()
-        message.max_attempts = None
         queue.messages[message.sequence] = message
         queue.place(message.lane)
 
     def _transfer(self, source: Queue, message: Message, target: Queue, *, moved_on: bool = False) -> None:
         """Append to another queue, ready, behind everything.
 
-        Its producer's word on life and attempts goes with a message that moves on alive, and ends with a death.
+        Its producer's word on life and attempts goes with a message that moves on alive. A death ends the one, and lets
+        the other rest until a redrive.
         """
         source.messages.pop(message.sequence)
         source.place(message.lane)
@@ -423,7 +424,6 @@ class Model:
                 ends.append(message.expire_ms)
         else:
             message.attempts = 0
-            message.max_attempts = None
         if message.attempts == 0:
             message.history = ()
         message.expire_ms = min(ends) if ends else None
@@ -751,6 +751,7 @@ class Model:
         dead = self._dead(queue, command.where)
         for home, message in dead[: command.limit]:
             self._without_story(message)
+            message.max_attempts = message.kept_attempts
             self._transfer(home, message, target)
         return api.Moved(min(len(dead), command.limit), len(dead) > command.limit)
 

@@ -71,6 +71,8 @@ class Message:
     reason: str | None = None
     origin: str | None = None
     died_ms: int = 0
+    # What its producer said of attempts, while it is dead.
+    kept_attempts: int | None = None
 
     @property
     def lane(self) -> Lane:
