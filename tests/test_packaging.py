@@ -229,7 +229,8 @@ def test_the_wheel_of_the_sdist_is_the_wheel_of_the_tree(folder: Path, sdist: Pa
     """A file that the sdist lacks would be missing for whoever builds from it."""
     into = folder / "unpacked"
     with tarfile.open(sdist) as archive:
-        archive.extractall(into, filter="data")
+        # Python 3.11.4 brought the filter; what is unpacked was packed by this test.
+        archive.extractall(into, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     (unpacked,) = into.iterdir()
     again = wheel_of(unpacked, folder / "wheel_of_sdist")
 
