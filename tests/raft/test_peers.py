@@ -415,6 +415,19 @@ def test_appends_are_bounded_by_entries_and_bytes() -> None:
     assert [(4, 5), (5, 6), (6, 8), (8, 11)] == sent
 
 
+def test_a_link_that_is_back_is_used_at_once() -> None:
+    """No heartbeat is waited for."""
+    raft = leader()
+    raft.append(Kind.COMMANDS)
+    assert 5 == max(m.last_index for m in raft.take_messages() if isinstance(m, Append))
+    raft.link_lost("b")
+    raft.link_lost("q")
+    assert [("b", 4, 5)] == [
+        (m.receiver, m.prev_index, m.last_index) for m in raft.take_messages() if isinstance(m, Append)
+    ]
+    follower().link_lost("b")
+
+
 def test_a_stalled_leader_hands_over_to_the_best_follower() -> None:
     """Its heartbeats do not need its disk, so nobody else would notice."""
     raft = leader()

@@ -109,6 +109,24 @@ def test_a_snapshot_ends_in_a_probe() -> None:
     assert (State.PROBE, 20, 21, None) == (progress.state, progress.match, progress.next, progress.outgoing)
 
 
+def test_a_broken_link_is_asked_over_again() -> None:
+    """What was under way counts as lost; what is known stays known."""
+    progress = in_state(State.REPLICATE)
+    progress.sent(9, 100)
+    progress.lost()
+    assert (State.PROBE, 4, 5, 0) == (progress.state, progress.match, progress.next, progress.in_flight_bytes)
+    progress.sent(6, 1)
+    assert not progress.may_send(1, 1)
+    progress.lost()
+    assert progress.may_send(1, 1) and 5 == progress.next
+
+    streaming = in_state(State.SNAPSHOT)
+    assert streaming.outgoing is not None
+    streaming.outgoing.offered = True
+    streaming.lost()
+    assert State.SNAPSHOT is streaming.state and not streaming.outgoing.offered
+
+
 def test_damage_voids_what_was_known_once_for_each_life() -> None:
     """The report may be doubled."""
     progress = in_state(State.REPLICATE)

@@ -38,7 +38,8 @@ from walrq.raft.roles import Role
 TICK = 100  # units of simulated time
 TIMING = Timing(election=5, spread=5, heartbeat=2, stall=12)
 EVENTS = 1200
-LIVENESS_TICKS = 400
+# Ten election time-outs; nearly all need one or two.
+LIVENESS_TICKS = 100
 NAMES = "abcdefgh"
 NEMESIS = (
     "crash restart restart block cut heal heal heal stick free free image image group group group give rot".split()
@@ -254,6 +255,9 @@ class World:
                 self.tell(f"cut {sorted(side)}")
             case "heal":
                 self.blocked.clear()
+                if host.alive and rng.random() < 0.5:
+                    host.raft.link_lost(rng.choice(names))
+                    self._after(host)
                 self.tell("heal")
             case "stick":
                 self.stuck.add(name)

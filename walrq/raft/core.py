@@ -402,6 +402,11 @@ class Raft:
         self._set_leader(None)
         self._intake.abandon()
 
+    def link_lost(self, peer: str) -> None:
+        """The link to a peer broke. Not owed: two heartbeats find out as well, this finds out at once."""
+        if self.lead is not None and peer in self.lead.progress:
+            self.lead.progress[peer].lost()
+
     # --- proposals ------------------------------------------------------------------------------------------
     def append(self, kind: Kind) -> Position:
         """Append an entry to the own log.
@@ -515,7 +520,9 @@ class Raft:
 
     # --- reads ----------------------------------------------------------------------------------------------
     def read(self, ticket: int) -> None:
-        """Ask from which index on a read may be answered; `take_reads` says so later. Tickets are the caller's.
+        """Ask from which index on a read may be answered; `take_reads` says so later.
+
+        Tickets are the caller's, below 2^64 - 1.
 
         Raises:
             NotLeader: no leader is known.
@@ -596,7 +603,7 @@ class Raft:
             they are written. 0 for none.
 
         Raises:
-            RemoteProtocolError: it contradicts what no correct peer contradicts; nothing was changed.
+            RemoteProtocolError: it contradicts what no correct peer contradicts; nothing but the term was changed.
         """
         if message.cluster != self.cluster or message.receiver != self.node_id or message.sender == self.node_id:
             self.dropped += 1

@@ -40,6 +40,7 @@ class Event(enum.Enum):
     BEHIND = "behind"  # what it needs next is no longer in the log
     INSTALLED = "installed"  # it holds a snapshot, or all that one covers
     FAILED = "failed"  # the snapshot could not be read, or was refused
+    LOST = "lost"  # the link to it broke: what was under way may not arrive
     DAMAGED = "damaged"  # it lost what it had acknowledged
 
 
@@ -52,6 +53,9 @@ TRANSITIONS: Final = {
     (State.REPLICATE, Event.BEHIND): State.SNAPSHOT,
     (State.SNAPSHOT, Event.INSTALLED): State.PROBE,
     (State.SNAPSHOT, Event.FAILED): State.PROBE,
+    (State.PROBE, Event.LOST): State.PROBE,
+    (State.REPLICATE, Event.LOST): State.PROBE,
+    (State.SNAPSHOT, Event.LOST): State.SNAPSHOT,
     (State.PROBE, Event.DAMAGED): State.PROBE,
     (State.REPLICATE, Event.DAMAGED): State.PROBE,
     (State.SNAPSHOT, Event.DAMAGED): State.PROBE,
@@ -166,6 +170,15 @@ class Progress:
         self.match = max(self.match, index)
         self.next = self.match + 1
         self._on(Event.INSTALLED)
+
+    def lost(self) -> None:
+        """What was under way to it may not arrive: ask again from what is known."""
+        if self.state is State.REPLICATE:
+            self.next = self.match + 1
+        self.quiet = False
+        self._on(Event.LOST)
+        if self.outgoing is not None:
+            self.outgoing.offered = False
 
     def damaged(self, life: int) -> bool:
         """It lost what it had acknowledged: nothing is known of it any more. False for a report that is known."""
