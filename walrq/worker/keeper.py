@@ -4,9 +4,10 @@ Neither a handler that blocks the event loop nor one that keeps every thread bus
 interpreter itself (C code that keeps the GIL, a machine that stands still) does, and then the loss is said, with how
 long it took. Time is the client's clock (`ClientConfig.clock`), so that a test can move it.
 
-    event loop        Keeper.take, let_go, start          under the lock, never waiting for the network
-    keeper's thread   Keeper.run: wait, extend, report
-    report            Mailbox: flags are set here at once; what ends a handler is called in the event loop
+    receiver's thread  Keeper.take                        \\ under the lock, never waiting for the network
+    event loop         Keeper.start, settle, let_go        /
+    keeper's thread    Keeper.run: wait, extend, report
+    report             Mailbox: flags are set here at once; what ends a handler is called in the event loop
 """
 
 from __future__ import annotations
@@ -14,13 +15,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import socket
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-import anyio
 import attrs
 
 from walrq.client.blocking import Client
@@ -30,6 +28,7 @@ from walrq.client.messages import Message
 from walrq.errors import LocalProtocolError, OutcomeUnknown, Unavailable, WalrqError
 from walrq.limits import VISIBILITY_MS_MAX
 from walrq.worker.leases import IDLE_S, Held, Ledger, Stage
+from walrq.worker.mailbox import Mailbox, Watch
 from walrq.worker.records import ids
 
 log = logging.getLogger("walrq.worker")
@@ -39,37 +38,6 @@ PATIENCE_SHARE: Final = 1 / 6
 PATIENCE_S: Final = (0.2, 5.0)
 # A wake-up so much too late, as a share of the lease, is worth a remark when a lease was lost by it.
 LATE_SHARE: Final = 1 / 10
-
-
-class Mailbox:
-    """From the keeper's thread to the event loop, without waiting for it."""
-
-    def __init__(self) -> None:
-        self._news: deque[Callable[[], None]] = deque()
-        self._bell, self._heard = socket.socketpair()
-        self._bell.setblocking(False)
-        self._heard.setblocking(False)
-
-    def post(self, call: Callable[[], None]) -> None:
-        """Have `call` called in the event loop. From any thread."""
-        self._news.append(call)
-        # A full bell rings already, and after the end there is nobody to hear it.
-        with contextlib.suppress(OSError):
-            self._bell.send(b"!")
-
-    async def run(self) -> None:
-        """Deliver until cancelled."""
-        while True:
-            await anyio.wait_readable(self._heard)
-            with contextlib.suppress(BlockingIOError):
-                self._heard.recv(4096)
-            while self._news:
-                self._news.popleft()()
-
-    def close(self) -> None:
-        """No more news."""
-        self._bell.close()
-        self._heard.close()
 
 
 class _Stopped(Exception):
@@ -90,13 +58,14 @@ class Keeper:
         )
         self._client.on_turn = self._look_up
         self._mailbox = mailbox
+        self._watch = Watch(mailbox, lease_s)
         self._changed = threading.Condition()
         self._ledger = Ledger()
         self._stopping = False
         # The moment up to which the thread sleeps. Invariant: not after the ledger's next due moment.
         self._sleeps_until = 0.0
 
-    # --- from the event loop --------------------------------------------------------------------------------
+    # --- from the receiver's thread -------------------------------------------------------------------------
     def take(self, held: Sequence[Held]) -> None:
         """Leases were received: from now on they are kept."""
         with self._changed:
@@ -104,6 +73,7 @@ class Keeper:
                 self._ledger.take(each)
             self._stir(min(each.due for each in held))
 
+    # --- from the event loop --------------------------------------------------------------------------------
     def start(self, held: Held, timeout_s: float | None) -> bool:
         """Its handler starts now; False when the lease is over before that."""
         with self._changed:
@@ -194,6 +164,7 @@ class Keeper:
             self._sleeps_until = min(self._ledger.due(), now + IDLE_S)
             self._clock.wait(self._changed, self._sleeps_until)
             return
+        self._watch.look()
         late_s = max(0.0, now - self._sleeps_until)
         self._sleeps_until = 0.0
         self._changed.release()

@@ -3,10 +3,10 @@
     run
     ├── mailbox, signals         from before the first connection until after the last
     └── _live
-        ├── client               polls and acks; connects again by itself, for ever
+        ├── client               acks; connects again by itself, for ever
         ├── lifespan             the application's own resources, open while handlers run
-        ├── core: keeper (a thread), settler
-        └── handlers             one task per running message; the loop of polls
+        ├── core: receiver and keeper (a thread each), settler
+        └── handlers             one task per running message
 
 The stop has three steps. *Quiet*: no more polls, what was not started is released at once, what runs goes on.
 *Patience over* (`stop_timeout`, or a second signal): handlers are told; async ones are cancelled, those in threads have
@@ -26,26 +26,25 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Final
 
 import anyio
+import anyio.abc
 import anyio.to_thread
 import attrs
 
 from walrq.client.asynchronous import Client
 from walrq.client.config import ClientConfig, resolve
-from walrq.client.messages import Message
-from walrq.errors import InvalidArgument, OutcomeUnknown, QueueDeleted, Unavailable, WalrqError
+from walrq.errors import InvalidArgument, Unavailable, WalrqError
 from walrq.worker.intake import Intake, Target
-from walrq.worker.keeper import Keeper, Mailbox
+from walrq.worker.keeper import Keeper
 from walrq.worker.leases import Held
+from walrq.worker.mailbox import Mailbox
 from walrq.worker.outcomes import RELEASED, Outcome, Verdict
+from walrq.worker.receiving import Receiver, pause_s
 from walrq.worker.records import ids
 from walrq.worker.running import Middleware, Runner
 from walrq.worker.settling import Settler
 
 log = logging.getLogger("walrq.worker")
 
-# One poll waits so long for messages; the next follows at once.
-POLL_WAIT_S: Final = 20.0
-PAUSE_S: Final = (0.1, 5.0)
 # Signals so soon after another are the same one.
 SAME_SIGNAL_S: Final = 0.1
 # Handlers in threads may notice within this time that they should stop.
@@ -99,20 +98,22 @@ class Serving:
         self._endpoints, self._config = resolve(plan.url, plan.config, {})
         self._mailbox = Mailbox()
         self._keeper = Keeper(self._endpoints, self._config, plan.lease_s, self._mailbox)
+        self._receiver = Receiver(self._endpoints, self._config, plan.lease_s, self._keeper, self._mailbox, self._heard)
         self._runner = Runner(self._keeper, plan.middleware, plan.concurrency, releases_abandoned=plan.process_ends)
         self._intake = Intake(plan.targets, plan.concurrency, plan.prefetch)
         self._running: set[Held] = set()
         self._quiet = False
-        # Polls in a row that no server answered.
-        self._tries = 0
         self._status = CLEAN
         self._waiting = anyio.CancelScope()  # around what waits until the stop
         self._patience = anyio.CancelScope()
         self._settling = anyio.CancelScope(shield=True)
+        # The queues of the poll under way; empty when there is none.
         self._asked: Sequence[str] = ()
-        self._poll = anyio.CancelScope()
-        self._room = anyio.Event()
+        # Messages came, or there is room for some.
+        self._news = anyio.Event()
         self._ended = anyio.Event()
+        self._received_all = anyio.Event()
+        self._settler: Settler
 
     # --- stopping -------------------------------------------------------------------------------------------
     def stop(self) -> None:
@@ -158,6 +159,7 @@ class Serving:
                     failure = error
                 around.cancel_scope.cancel()
         finally:
+            self._receiver.close()
             self._keeper.close()
             self._mailbox.close()
         if failure is not None:
@@ -172,17 +174,20 @@ class Serving:
             stack.push_async_callback(self._release_abandoned, client)
             for manager in self._plan.lifespan:
                 await stack.enter_async_context(manager())
-            settler = Settler(client, self._keeper, self._let_go)
+            self._settler = Settler(client, self._keeper, self._let_go)
             async with anyio.create_task_group() as core:
                 core.start_soon(self._keep)
-                core.start_soon(self._settle_all, settler)
+                core.start_soon(self._settle_all)
+                core.start_soon(self._receive_all)
                 try:
                     self._say_started()
                     self._started(client)
-                    await self._work(client, settler)
+                    await self._work()
                 finally:
                     with anyio.CancelScope(shield=True):
-                        await self._last_acks(settler)
+                        self._receiver.stop()
+                        await self._received_all.wait()
+                        await self._last_acks()
                     self._keeper.stop()
                     self._settling.cancel()
 
@@ -208,24 +213,29 @@ class Serving:
                 if tries == 1:
                     log.warning("waiting for the server: %s", error.text)
             with anyio.CancelScope() as self._waiting:
-                await anyio.sleep(_pause_s(tries))
+                await anyio.sleep(pause_s(tries))
         return None
 
     async def _keep(self) -> None:
         await anyio.to_thread.run_sync(self._keeper.run, limiter=anyio.CapacityLimiter(1))
 
-    async def _settle_all(self, settler: Settler) -> None:
+    async def _receive_all(self) -> None:
+        try:
+            await anyio.to_thread.run_sync(self._receiver.run, limiter=anyio.CapacityLimiter(1))
+        finally:
+            self._received_all.set()
+
+    async def _settle_all(self) -> None:
         # A cancelled worker still gives back what it holds: this ends when the core says so.
         with self._settling:
-            await settler.run()
+            await self._settler.run()
 
-    async def _last_acks(self, settler: Settler) -> None:
-        for held in self._intake.not_started():
-            self._settle(held, RELEASED, settler)
+    async def _last_acks(self) -> None:
+        self._give_back()
         with anyio.move_on_after(LAST_ACKS_S) as patience:
-            await settler.drain()
+            await self._settler.drain()
         if patience.cancelled_caught:
-            log.warning("unanswered count=%d: these leases run out by themselves", settler.owed)
+            log.warning("unanswered count=%d: these leases run out by themselves", self._settler.owed)
 
     async def _release_abandoned(self, client: Client) -> None:
         """The process ends now: what still runs in its threads ends with it, and goes to another worker."""
@@ -239,20 +249,17 @@ class Serving:
                 log.warning("release_failed count=%d: %s", len(messages), error.text)
 
     # --- work -----------------------------------------------------------------------------------------------
-    async def _work(self, client: Client, settler: Settler) -> None:
+    async def _work(self) -> None:
         async with anyio.create_task_group() as handlers:
             with anyio.CancelScope() as self._waiting:
                 while not self._quiet:
-                    queues, most = self._intake.wanted()
-                    if not queues:
-                        self._room = anyio.Event()
-                        await self._room.wait()
-                        continue
-                    for message in await self._ask(client, queues, most):
-                        self._receive(message, settler)
-                    self._start(handlers, settler)
-            for held in self._intake.not_started():
-                self._settle(held, RELEASED, settler)
+                    self._news = anyio.Event()
+                    self._take_in()
+                    self._start(handlers)
+                    self._ask()
+                    await self._news.wait()
+            self._receiver.stop()
+            self._give_back()
             with self._patience:
                 with anyio.move_on_after(self._plan.stop_timeout_s):
                     await self._wait_ended()
@@ -260,66 +267,71 @@ class Serving:
                 await self._end_handlers()
                 handlers.cancel_scope.cancel()
 
-    async def _ask(self, client: Client, queues: list[str], most: int) -> Sequence[Message]:
-        """One poll; nothing when it was interrupted, or no server answered."""
-        self._asked = queues
-        found: Sequence[Message] = ()
-        with anyio.CancelScope() as self._poll:
-            try:
-                found = await client.poll(queues, self._plan.lease_s, most, wait=POLL_WAIT_S)
-                self._tries = 0
-            except QueueDeleted as error:
-                log.info("queue_deleted %s", error.text)
-            except (Unavailable, OutcomeUnknown) as error:
-                # The client has tried for as long as it may; a worker goes on until it is stopped.
-                self._tries += 1
-                log.warning("poll_failed tries=%d: %s", self._tries, error.text)
-                await anyio.sleep(_pause_s(self._tries))
-        self._asked = ()
-        return found
-
-    def _receive(self, message: Message, settler: Settler) -> None:
-        held = Held(message, self._plan.lease_s)
-        self._keeper.take((held,))
-        self._intake.take(held)
-        try:
-            target = self._intake.target(held)
-        except InvalidArgument as error:
-            named = ids(message)
-            log.warning("rejected %s: %s", named, error.text, extra=named.fields)
-            self._settle(held, Outcome(Verdict.REJECT, error), settler)
+    def _ask(self) -> None:
+        if self._asked:
             return
-        held.task = target.name
-        self._intake.wait(held, target)
+        queues, most = self._intake.wanted()
+        if queues:
+            self._asked = queues
+            self._receiver.ask(queues, most)
 
-    def _start(self, handlers: anyio.abc.TaskGroup, settler: Settler) -> None:
+    def _heard(self) -> None:
+        """A poll is over. Handlers are started by `_work`, whose context they inherit."""
+        self._asked = ()
+        if self._quiet:
+            self._give_back()
+        self._news.set()
+
+    def _give_back(self) -> None:
+        """What is not started goes back, at once and free of charge."""
+        self._take_in()
+        for held in self._intake.not_started():
+            self._settle(held, RELEASED)
+
+    def _take_in(self) -> None:
+        """Sort what has arrived: its leases are kept already."""
+        arrived = self._receiver.arrived
+        while arrived:
+            held = arrived.popleft()
+            self._intake.take(held)
+            try:
+                target = self._intake.target(held)
+            except InvalidArgument as error:
+                named = ids(held.message)
+                log.warning("rejected %s: %s", named, error.text, extra=named.fields)
+                self._settle(held, Outcome(Verdict.REJECT, error))
+                continue
+            held.task = target.name
+            self._intake.wait(held, target)
+
+    def _start(self, handlers: anyio.abc.TaskGroup) -> None:
         while (found := self._intake.next()) is not None:
             held, target = found
             self._running.add(held)
-            handlers.start_soon(self._handle, held, target, handlers, settler)
+            handlers.start_soon(self._handle, held, target, handlers)
 
-    async def _handle(self, held: Held, target: Target, handlers: anyio.abc.TaskGroup, settler: Settler) -> None:
+    async def _handle(self, held: Held, target: Target, handlers: anyio.abc.TaskGroup) -> None:
         outcome: Outcome | None = None
         try:
             outcome = await self._runner.run(held, target)
         finally:
             self._running.discard(held)
             self._intake.ended(target)
-            self._settle(held, outcome, settler)
+            self._settle(held, outcome)
             # A cancelled worker starts nothing any more.
             if not self._quiet and anyio.current_effective_deadline() > -math.inf:
-                self._start(handlers, settler)
+                self._start(handlers)
             if not self._running:
                 self._ended.set()
 
-    def _settle(self, held: Held, outcome: Outcome | None, settler: Settler) -> None:
+    def _settle(self, held: Held, outcome: Outcome | None) -> None:
         """A message's place became free; the server is told what became of it, if there is anything to tell."""
         self._intake.settle(held)
         if outcome is None:
             self._keeper.let_go(held)
             self._let_go(held)
         else:
-            settler.put(held, outcome)
+            self._settler.put(held, outcome)
             self._look_for_room(held)
 
     def _let_go(self, held: Held) -> None:
@@ -328,11 +340,12 @@ class Serving:
         self._look_for_room(held)
 
     def _look_for_room(self, held: Held) -> None:
-        """A poll that waits for room goes on, one that leaves out this message's queue begins anew."""
-        self._room.set()
+        """A poll that waits for room is made, one that leaves out this message's queue begins anew."""
         queue = held.message.queue
-        if self._asked and queue not in self._asked and self._intake.has_room(queue):
-            self._poll.cancel()
+        if not self._asked:
+            self._news.set()
+        elif queue not in self._asked and self._intake.has_room(queue):
+            self._receiver.end_ask()
 
     async def _wait_ended(self) -> None:
         while self._running:
@@ -348,11 +361,6 @@ class Serving:
                 held.interrupt()
         with anyio.move_on_after(STOP_GRACE_S):
             await self._wait_ended()
-
-
-def _pause_s(tries: int) -> float:
-    first, most = PAUSE_S
-    return min(most, first * 2.0 ** min(tries - 1, 10))
 
 
 def _single(error: BaseException) -> BaseException:
