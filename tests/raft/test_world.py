@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import attrs
 import pytest
@@ -12,6 +16,7 @@ from tests.raft.hosts import Host
 from tests.raft.world import EVENTS, Broken, Options, World, failure, main
 from walrq.raft.core import Raft
 
+ROOT = Path(__file__).resolve().parents[2]
 SEEDS = 200
 PARTS = 10
 
@@ -43,11 +48,32 @@ def test_the_worlds_contain_what_they_are_for() -> None:
 def test_a_seed_tells_the_same_story_twice() -> None:
     """What cannot be repeated cannot be understood."""
     one, other = World(11, keep_story=True), World(11, keep_story=True)
-    one.run(400)
-    other.run(400)
+    one.run()
+    other.run()
 
     assert one.story == other.story
     assert len(one.story) > 100
+
+
+def test_a_seed_tells_the_same_story_in_every_process() -> None:
+    """The order of a set of names differs from process to process; none may decide anything."""
+    program = (
+        "from tests.raft.world import World\n"
+        "for seed in range(8):\n"
+        "    world = World(seed, keep_story=True)\n"
+        "    world.run(400)\n"
+        "    print(*world.story, sep='\\n')\n"
+    )
+    told = set()
+    for hash_seed in ("1", "2", "3"):
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+        )
+        told.add(done.stdout)
+
+    assert 1 == len(told)
+    assert len(told.pop()) > 10_000
 
 
 def test_worlds_without_pre_vote_are_safe_too() -> None:

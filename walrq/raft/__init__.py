@@ -12,8 +12,9 @@ Drive it:
     raft.persisted(ready)                  now it counts, and the messages that waited for it come out
     raft.commit_index                      entries up to here may be applied
 
-Beside that: `read` and `take_reads`, `add_learner`, `promote` and `remove`, `transfer`, `snapshot_taken`, `wanted_chunks`
-and `supply` at a leader, `take_chunks`, `chunk_stored`, `installed` at a follower, `begin_repair`, `link_lost`.
+Beside that: `read` and `take_reads`, `add_learner`, `promote` and `remove`, `transfer`, `snapshot_taken`,
+`wanted_chunks` and `supply` at a leader, `take_chunks`, `chunk_stored`, `installed` at a follower, `begin_repair`,
+`link_lost`.
 
 A node that is alone does not need `tick`, `receive` and `take_messages`: `campaign()`, two readies, and it leads.
 

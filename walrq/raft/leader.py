@@ -120,11 +120,13 @@ class Leader:
 
     def reconfigure(self) -> None:
         """The configuration changed: followers come and go."""
-        nodes = set(self._membership.current.nodes) - {self._node_id}
-        for node in nodes - self.progress.keys():
-            # Optimistic: most followers hold all that was there before this term (thesis 3.5).
-            self.progress[node] = Progress(next=self.term_start)
-        for node in self.progress.keys() - nodes:
+        # In the configuration's order: that of a set differs from process to process, and messages with it.
+        nodes = [node for node in self._membership.current.nodes if node != self._node_id]
+        for node in nodes:
+            if node not in self.progress:
+                # Optimistic: most followers hold all that was there before this term (thesis 3.5).
+                self.progress[node] = Progress(next=self.term_start)
+        for node in [node for node in self.progress if node not in nodes]:
             del self.progress[node]
             self.match.pop(node, None)
             self._answered.pop(node, None)
