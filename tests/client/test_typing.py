@@ -23,7 +23,9 @@ SAMPLES = sorted([SAMPLE, *ROOT.glob("tests/*/sample.py")])
 
 def run(*command: str, cwd: Path) -> str:
     """Standard output of a checker that sees this checkout as an installed package."""
-    environment = {**os.environ, "MYPYPATH": str(ROOT), "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+    # `--verifytypes` takes no interpreter: it looks for the packages of whichever Python comes first on PATH.
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    environment = {**os.environ, "MYPYPATH": str(ROOT), "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "PATH": programs}
     done = subprocess.run(
         [sys.executable, "-m", *command], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
     )
