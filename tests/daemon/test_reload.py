@@ -169,12 +169,15 @@ def test_a_node_whose_terminal_is_closed_stops_in_good_order(tmp_path: Path) -> 
         fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
 
     command = ["serve", "--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0"]
+    # Python buffers what it cannot write to the terminal any more, and ends with a status of its own because of it.
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     process = subprocess.Popen(
         [sys.executable, "-c", _ON_A_TERMINAL, *command],
         stdin=theirs,
         stdout=subprocess.PIPE,
         stderr=theirs,
         preexec_fn=lead,
+        env=buffered,
         cwd=Path(__file__).resolve().parent.parent.parent,
     )
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from typing import Final, Literal, TextIO
 
 LogFormat = Literal["auto", "human", "json"]
@@ -49,3 +50,19 @@ def set_up(stream: TextIO, level: str, form: LogFormat) -> logging.Handler:
     logger.propagate = False
     logger.addHandler(handler)
     return handler
+
+
+def take_down(handler: logging.Handler) -> None:
+    """Undo `set_up`; whoever read the stream may be gone, as a terminal that was closed.
+
+    Then what is still buffered for it goes nowhere: Python would try once more at the process's end, fail, and replace
+    its exit status.
+    """
+    logging.getLogger("walrq").removeHandler(handler)
+    assert isinstance(handler, logging.StreamHandler)
+    try:
+        handler.stream.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, handler.stream.fileno())
+        os.close(nowhere)

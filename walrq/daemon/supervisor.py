@@ -106,7 +106,7 @@ def serve(config: Config, *, greet: Greet | None = None) -> int:
     finally:
         sys.setswitchinterval(interval)
         gc.set_threshold(*thresholds)
-        logging.getLogger("walrq").removeHandler(handler)
+        logs.take_down(handler)
     return EXIT_OK
 
 
