@@ -1,4 +1,4 @@
-"""What every test gets: a printed seed, Hypothesis profiles, and a list of what was skipped.
+"""What every test gets: a printed seed, Hypothesis profiles, signals as they were, a list of what was skipped.
 
 Seeds. One integer drives all randomness of a run. It is printed in the header; `WALRQ_SEED=123` repeats it. Without it
 the `ci` profile always takes the same one, and `soak` draws one. A test takes `seed` (its own integer, derived from the
@@ -121,6 +121,25 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
         }:
             monkeypatch.delenv(name)
     yield
+
+
+# What ends, stops or wakes a process from outside: who runs the tests counts on these.
+WATCHED_SIGNALS = tuple(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGTSTP", "SIGWINCH", "SIGCHLD", "SIGPIPE")
+    if hasattr(signal, name)
+)
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_before() -> Iterator[None]:
+    """A test that leaves a signal handler behind makes the whole run deaf to Ctrl-C and to `kill`: it fails."""
+    before = {number: signal.getsignal(number) for number in WATCHED_SIGNALS}
+    yield
+    left = {number: now for number, handler in before.items() if (now := signal.getsignal(number)) != handler}
+    for number in left:
+        signal.signal(number, before[number])
+    assert not left, f"the test left signal handlers behind: {left}"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

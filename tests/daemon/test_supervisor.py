@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,11 +40,21 @@ PLACES = {
 }
 
 
+@pytest.fixture
+def served_here() -> Iterator[None]:
+    """For who calls `supervisor.serve` in this process: it keeps the signals until its process ends."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 def config_of(tmp_path: Path) -> Config:
     """A node on a free port, small on disk."""
     return Config(data_dir=str(tmp_path / "data"), listen=("127.0.0.1", 0), max_wal_segment_size=1 << 20)
 
 
+@pytest.mark.usefixtures("served_here")
 @pytest.mark.parametrize("place", PLACES)
 def test_an_exception_in_the_core_ends_the_process_with_one_line(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -64,6 +75,7 @@ def test_an_exception_in_the_core_ends_the_process_with_one_line(
     assert f"RuntimeError: planted in the {place}" in fatal[0]
 
 
+@pytest.mark.usefixtures("served_here")
 def test_a_failed_write_ends_the_process_with_the_status_of_storage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,6 +91,7 @@ def test_a_failed_write_ends_the_process_with_the_status_of_storage(
     assert "fatal STORAGE_FAILED: fdatasync failed" in capfd.readouterr().err
 
 
+@pytest.mark.usefixtures("served_here")
 def test_a_port_in_use_is_one_clear_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The address is named; the status is that of a configuration error."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -90,6 +103,7 @@ def test_a_port_in_use_is_one_clear_line(tmp_path: Path, capfd: pytest.CaptureFi
     assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in capfd.readouterr().err
 
 
+@pytest.mark.usefixtures("served_here")
 def test_a_data_directory_that_cannot_be_used_is_one_clear_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +118,7 @@ def test_a_data_directory_that_cannot_be_used_is_one_clear_line(
         assert str(tmp_path / path) in error
 
 
+@pytest.mark.usefixtures("served_here")
 def test_a_read_only_data_directory_is_one_clear_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """No traceback for the commonest mistake of an installation."""
     require("unprivileged")
@@ -113,6 +128,7 @@ def test_a_read_only_data_directory_is_one_clear_line(tmp_path: Path, capfd: pyt
     assert "fatal DATA_DIR_INVALID" in capfd.readouterr().err
 
 
+@pytest.mark.usefixtures("served_here")
 def test_a_second_daemon_on_the_same_directory_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Two writers of one log would destroy it; the first one does not notice the second."""
     with Daemon(tmp_path / "data") as first:
