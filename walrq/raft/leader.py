@@ -133,11 +133,8 @@ class Leader:
             self._checks.discard(node)
         if self.transfer is not None and self.transfer.target not in self._membership.current.voters:
             self.transfer = None
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether this node is a majority by itself."""
-        return set(self._membership.current.voters) == {self._node_id}
+        # Whether this node is a majority by itself.
+        self.is_alone = list(self._membership.current.voters) == [self._node_id]
 
     # --- time -----------------------------------------------------------------------------------------------
     def tick(self) -> bool:
@@ -301,6 +298,8 @@ class Leader:
     # --- what follows ---------------------------------------------------------------------------------------
     def quorum_index(self) -> int:
         """What a majority of the voters holds durably. Learners and nodes under repair never count."""
+        if self.is_alone:
+            return self.match[self._node_id]
         return quorum_index(self._membership.current.voters, self.match)
 
     def confirmed_reads(self) -> list[Waiting]:

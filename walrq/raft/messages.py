@@ -11,6 +11,7 @@ the caller, who has the bodies, fills it (`filled`) before it does anything else
 from __future__ import annotations
 
 import enum
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -222,6 +223,9 @@ def _bool(value: Any) -> bool:
 
 
 def _name(value: Any) -> str:
+    # A character takes four bytes at most, so short names need not be encoded to be measured.
+    if type(value) is str and 1 <= len(value) <= RAFT_NODE_ID_BYTES_MAX // 4:
+        return value
     if type(value) is not str or not 1 <= len(value.encode()) <= RAFT_NODE_ID_BYTES_MAX:
         raise ValueError(f"is not a text of 1 to {RAFT_NODE_ID_BYTES_MAX} bytes")
     return value
@@ -273,14 +277,31 @@ _FIELDS: Final[dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]] = {
 
 @attrs.frozen
 class _Form:
+    """How one kind of message is written and read.
+
+    Attributes:
+        get: all fields of a message, in order.
+        plain: (position, conversion) of those that CBOR cannot take as they are.
+        checks: for each field its name and what makes it from a decoded value.
+    """
+
     number: int
-    fields: tuple[tuple[str, Callable[[Any], Any], Callable[[Any], Any]], ...]
+    get: Callable[[Message], tuple[Any, ...]]
+    plain: tuple[tuple[int, Callable[[Any], Any]], ...]
+    checks: tuple[tuple[str, Callable[[Any], Any]], ...]
 
 
-_FORMS: Final = {
-    kind: _Form(number, tuple((field.name, *_FIELDS[str(field.type)]) for field in attrs.fields(kind)))
-    for kind, number in NUMBERS.items()
-}
+def _form(kind: type[Message], number: int) -> _Form:
+    fields = [(field.name, *_FIELDS[str(field.type)]) for field in attrs.fields(kind)]
+    return _Form(
+        number,
+        operator.attrgetter(*(name for name, _, _ in fields)),
+        tuple((at, to_plain) for at, (_, to_plain, _) in enumerate(fields, 1) if to_plain is not _as_is),
+        tuple((name, from_plain) for name, _, from_plain in fields),
+    )
+
+
+_FORMS: Final = {kind: _form(kind, number) for kind, number in NUMBERS.items()}
 _KINDS: Final = {number: kind for kind, number in NUMBERS.items()}
 
 
@@ -289,7 +310,10 @@ def encode(message: Message) -> bytes:
     form = _FORMS[type(message)]
     if isinstance(message, Append):
         assert len(message.entries) == message.last_index - message.prev_index, message
-    return cbor2.dumps([form.number, *(to_plain(getattr(message, name)) for name, to_plain, _ in form.fields)])
+    parts = [form.number, *form.get(message)]
+    for at, to_plain in form.plain:
+        parts[at] = to_plain(parts[at])
+    return cbor2.dumps(parts)
 
 
 def decode(data: bytes) -> Message:
@@ -309,12 +333,12 @@ def decode(data: bytes) -> Message:
         raise RemoteProtocolError(f"peer message: number {parts[0]} is not known to this version")
     form = _FORMS[kind]
     # A later version may have added fields behind; this one has no use for them.
-    if len(parts) <= len(form.fields):
+    if len(parts) <= len(form.checks):
         raise RemoteProtocolError(
-            f"{kind.__name__}: {len(parts) - 1} fields came, {len(form.fields)} are needed", field=kind.__name__
+            f"{kind.__name__}: {len(parts) - 1} fields came, {len(form.checks)} are needed", field=kind.__name__
         )
     values = []
-    for (name, _, from_plain), part in zip(form.fields, parts[1:], strict=False):
+    for (name, from_plain), part in zip(form.checks, parts[1:], strict=False):
         try:
             values.append(from_plain(part))
         except ValueError as error:
