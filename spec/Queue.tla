@@ -260,32 +260,37 @@ Fences == 1..MaxLeases
 Receipt(m, receipt) ==
     m \in Messages(q) /\ receipt \in {q.msg[m].delivery, q.msg[m].delivery - 1}
 
-(* `Done` is what the settle does to a state. *)
+(* `Done` is what the settle does to a state. (Each settle starts with a condition of its own: TLC calls an action *)
+(* by the last operator that is not a mere definition of another.) *)
 Settled(kind, m, receipt, extra, Done(_)) ==
   \E now \in {Now} :
     LET ok == Good(now, m, receipt)
-    IN /\ kind \in Ops /\ Receipt(m, receipt)
+    IN /\ Receipt(m, receipt)
        /\ act' = extra @@ [op |-> kind, m |-> m, r |-> receipt, ok |-> ok]
        /\ Entry(now, IF ok THEN Done(now) ELSE now, IF ok THEN Ended({m}) ELSE held)
 
 Nothing == [m \in {} |-> 0]
 Ack(m, receipt) ==
-    LET Done(s) == IF bug = "ack_keeps" THEN Put(s, m, "ready", 0) ELSE Finish(s, m)
-    IN Settled("Ack", m, receipt, Nothing, Done)
+    /\ "Ack" \in Ops
+    /\ LET Done(s) == IF bug = "ack_keeps" THEN Put(s, m, "ready", 0) ELSE Finish(s, m)
+       IN Settled("Ack", m, receipt, Nothing, Done)
 Release(m, receipt) ==
-    LET Done(s) == IF bug = "release_counts" THEN Counted(s, m, Put(s, m, "ready", 0)) ELSE Put(s, m, "ready", 0)
-    IN Settled("Release", m, receipt, Nothing, Done)
+    /\ "Release" \in Ops
+    /\ LET Done(s) == IF bug = "release_counts" THEN Counted(s, m, Put(s, m, "ready", 0)) ELSE Put(s, m, "ready", 0)
+       IN Settled("Release", m, receipt, Nothing, Done)
 (* With a delay: back to its place after it. Without: behind what is ready, so that a poison *)
 (* message cannot hold the line; within a group nothing overtakes. *)
 Fail(m, receipt, delay) ==
-    LET Back(s) == IF delay > 0 THEN Put(s, m, "backoff", delay)
-                   ELSE IF s.msg[m].grp = NoGroup THEN Put(ToTail(s, m), m, "ready", 0)
-                   ELSE Put(s, m, "ready", 0)
-        Done(s) == IF bug = "fail_free" THEN Back(s) ELSE Counted(s, m, Back(s))
-    IN Settled("Fail", m, receipt, [delay |-> delay], Done)
+    /\ "Fail" \in Ops
+    /\ LET Back(s) == IF delay > 0 THEN Put(s, m, "backoff", delay)
+                      ELSE IF s.msg[m].grp = NoGroup THEN Put(ToTail(s, m), m, "ready", 0)
+                      ELSE Put(s, m, "ready", 0)
+           Done(s) == IF bug = "fail_free" THEN Back(s) ELSE Counted(s, m, Back(s))
+       IN Settled("Fail", m, receipt, [delay |-> delay], Done)
 Reject(m, receipt) ==
-    LET Done(s) == Bury(s, m)
-    IN Settled("Reject", m, receipt, Nothing, Done)
+    /\ "Reject" \in Ops
+    /\ LET Done(s) == Bury(s, m)
+       IN Settled("Reject", m, receipt, Nothing, Done)
 
 Touch(m, receipt, visibility) ==
   \E now \in {Now} :
@@ -308,7 +313,9 @@ Reschedule(m, delay) ==
   \E now \in {Now} :
     LET ok == now.there /\ now.msg[m].at \in {"ready", "delayed", "backoff"}
         s == IF ~ok THEN now
-             ELSE IF delay > 0 THEN Put(now, m, "delayed", delay) ELSE Put(now, m, "ready", 0)
+             ELSE IF delay > 0 THEN Put(now, m, "delayed", delay)
+             \* Taken out of the line and put back: a group of only this one goes to the end of its turns.
+             ELSE Put(Put(now, m, "delayed", 0), m, "ready", 0)
     IN /\ "Reschedule" \in Ops /\ m \in Messages(q)
        /\ act' = [op |-> "Reschedule", m |-> m, delay |-> delay, ok |-> ok]
        /\ Entry(now, s, held)

@@ -10,7 +10,10 @@ import pytest
 import trio
 
 from tests.requirements import require
+from tests.spec.bindings import BINDINGS
+from tests.spec.walking import Divergence, replay, walk
 from walrq.formal import checking, models, tlc
+from walrq.formal.graph import Graph, read_behaviour
 from walrq.formal.models import load
 from walrq.formal.output import Progress, Verdict
 from walrq.formal.tools import find_tools
@@ -21,6 +24,9 @@ require("java")
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = find_tools(os.environ)
 MANIFESTED = load(ROOT / "spec")
+TAKEN: dict[str, list[checking.Outcome]] = {}
+BEHAVIOURS = 60
+STEPS = 40
 SMALL = [model for model in MANIFESTED.models if model.set == "small"]
 
 COUNTER = r"""---- MODULE Counter ----
@@ -123,14 +129,48 @@ async def test_a_cancelled_run_leaves_no_child(temporary: Path, monkeypatch: pyt
 @pytest.mark.trio
 @pytest.mark.parametrize("model", SMALL, ids=lambda model: model.title)
 async def test_a_small_model_gives_what_the_manifest_says(model: models.Model) -> None:
-    """The promises hold in every reachable state within the bounds, witnesses fail, and the counts are the old ones."""
-    outcome = await checking.check(TOOLS, model)
+    """The promises hold in every reachable state within the bounds, witnesses fail, the counts are the old ones.
+
+    And the code does exactly what the graph says: every edge, and nothing else.
+    """
+    bound = model.module in BINDINGS and model.expect is Verdict.OK and not model.properties
+    outcome = await checking.check(TOOLS, model, graph=bound)
 
     assert () == outcome.problems
     TAKEN.setdefault(model.module, []).append(outcome)
+    if bound:
+        graph = outcome.state_graph()
+        walked = walk(graph, BINDINGS[model.module](model.constants))
+        assert (len(graph.states), len(graph.edges)) == (walked.states, walked.edges)
 
 
-TAKEN: dict[str, list[checking.Outcome]] = {}
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    "model", [each for each in MANIFESTED.models if each.set == "walk"], ids=lambda each: each.title
+)
+async def test_the_code_follows_simulated_behaviours(model: models.Model, seed: int) -> None:
+    """Beyond what can be searched: every step has the module's outcome, and is refused when the module refuses it."""
+    report = await checking.simulate(TOOLS, model, BEHAVIOURS, STEPS, seed)
+
+    assert (Verdict.OK, "") == (report.verdict, report.trouble)
+    behaviours = [list(read_behaviour(text)) for text in report.files.values()]
+    assert BEHAVIOURS <= len(behaviours)
+    binding = BINDINGS[model.module](model.constants)
+    assert 0 < sum(replay(behaviour, binding.make) for behaviour in behaviours)
+
+
+@pytest.mark.parametrize("module", BINDINGS)
+def test_a_divergence_is_noticed(module: str) -> None:
+    """A walk that could not fail would be a walk: a state of the module's that the code does not have is told."""
+    model = next(each for each in SMALL if each.module == module)
+    binding = BINDINGS[module](model.constants)
+    start = binding.make().project()
+    wrong = Function({**start, next(iter(start)): "something else"})
+
+    with pytest.raises(Divergence, match="something else"):
+        walk(Graph({1: wrong}, (1,), ()), binding)
+    with pytest.raises(Divergence, match="only the code"):
+        walk(Graph({1: binding.start()}, (1,), ()), binding)
 
 
 @pytest.mark.parametrize("module", MANIFESTED.modules)

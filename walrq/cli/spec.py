@@ -37,17 +37,22 @@ def _manifest() -> Manifest:
 def _chosen(manifest: Manifest, names: Sequence[str], size: str) -> list[Model]:
     """The models that are named, as MODULE or MODULE.NAME; without a name all of the set."""
     if not names:
-        return [model for model in manifest.models if size in ("all", model.set)]
+        return [model for model in manifest.models if _in_set(model, size)]
     found: list[Model] = []
     for name in names:
         module, _, own = name.partition(".")
         if own:
             found.append(manifest.model(module, own))
             continue
-        of_module = [model for model in manifest.models if model.module == module and size in ("all", model.set)]
+        of_module = [model for model in manifest.models if model.module == module and _in_set(model, size)]
         # The error names what there is.
         found += of_module or [manifest.model(module, "")]
     return found
+
+
+def _in_set(model: Model, size: str) -> bool:
+    """What is too large to search belongs to no set that is checked."""
+    return model.set == size or (size == "all" and model.set != "walk")
 
 
 @spec.command("list", epilog=example("walrq spec list"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 import attrs
 
@@ -13,6 +14,8 @@ from walrq.formal.output import Progress, Transcript, Verdict
 from walrq.formal.tlc import Report
 from walrq.formal.tools import Tools
 from walrq.formal.values import parse
+
+GRAPH: Final = "graph.dot"
 
 
 @attrs.frozen
@@ -29,23 +32,27 @@ class Outcome:
         violated = name_of_step(self.report.transcript.violated)
         return f"{self.report.verdict}{f': {violated}' if violated else ''}"
 
+    def state_graph(self) -> Graph:
+        """Every state and edge, when they were asked for."""
+        return read_graph(self.report.files[GRAPH])
+
 
 async def check(
-    tools: Tools, model: Model, told: Callable[[Progress], None] | None = None, *, workers: int = 1
+    tools: Tools,
+    model: Model,
+    told: Callable[[Progress], None] | None = None,
+    *,
+    workers: int = 1,
+    graph: bool = False,
 ) -> Outcome:
-    """Run one model."""
+    """Run one model; with `graph` its whole state graph is `state_graph` of the outcome."""
     # With more workers the order of the search, and so the depth, is not the same every time; notes of what was
     # reached are each worker's own.
-    job = attrs.evolve(job_of(model), workers=1 if model.reaches else workers)
+    dump = ("-dump", "dot,actionlabels", GRAPH) if graph else ()
+    job = job_of(model, options=dump, keep=(GRAPH,) if graph else ())
+    job = attrs.evolve(job, workers=1 if model.reaches else workers)
     report = await tlc.run(tools, job, told)
     return Outcome(model, report, tuple(problems(model, report)))
-
-
-async def dump(tools: Tools, model: Model) -> tuple[Report, Graph]:
-    """Search a model and return its whole state graph."""
-    job = job_of(model, options=("-dump", "dot,actionlabels", "graph.dot"), keep=("graph.dot",))
-    report = await tlc.run(tools, job)
-    return report, read_graph(report.files.get("graph.dot", ""))
 
 
 async def simulate(tools: Tools, model: Model, number: int, depth: int, seed: int) -> Report:

@@ -29,7 +29,7 @@ from walrq.formal.values import render
 
 MANIFEST: Final = "models.toml"
 RUN: Final = "Run"
-_SETS: Final = ("small", "full")
+_SETS: Final = ("small", "full", "walk")
 
 
 @attrs.frozen
@@ -37,7 +37,7 @@ class Model:
     """One configuration of one module.
 
     Attributes:
-        set: "small" (every test run) or "full".
+        set: "small" (every test run), "full", or "walk" (too large to search: only simulated).
         expect: how the run must end.
         violated: what must be violated then; a witness that is not violated hides something.
         reaches: predicates that must be false in some state, noted on the way.
