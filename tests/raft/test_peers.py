@@ -652,6 +652,22 @@ def test_a_hand_over_refuses_proposals_and_ends_in_time() -> None:
         raft.transfer("q")
 
 
+def test_the_best_successor_is_alive_and_holds_most() -> None:
+    """A node that stops hands over first, and to one that can win."""
+    raft = leader()
+    assert "b" == raft.successor
+    hear(raft, AppendReply, "c", 3, True, 3)
+    assert "b" == raft.successor
+    for _ in range(10):
+        tick(raft, 1)
+    hear(raft, HeartbeatReply, "c", 3, 1)
+    assert "c" == raft.successor
+    hear(raft, HeartbeatReply, "b", 3, 1)
+    assert "b" == raft.successor
+    assert follower().successor is None
+    assert node(voters="a").successor is None
+
+
 def test_only_the_leader_may_tell_to_stand() -> None:
     """DisruptionBound."""
     raft = follower()

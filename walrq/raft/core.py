@@ -57,11 +57,7 @@ from walrq.raft.unstable import Ready, Unstable
 REPAIR_TICKET = (1 << 64) - 1
 
 
-def _no_size(index: int) -> int:
-    return 0
-
-
-def _no_chance(below: int) -> int:
+def _always_zero(_: int) -> int:
     return 0
 
 
@@ -88,8 +84,8 @@ class Raft:
         configurations: Collection[tuple[int, Configuration]] = (),
         timing: Timing | None = None,
         bounds: Bounds = DEFAULT_BOUNDS,
-        draw: Callable[[int], int] = _no_chance,
-        size_of: Callable[[int], int] = _no_size,
+        draw: Callable[[int], int] = _always_zero,
+        size_of: Callable[[int], int] = _always_zero,
         pre_vote: bool = True,
         trace_to: trace.Sink | None = None,
     ) -> None:
@@ -161,6 +157,11 @@ class Raft:
     def accepts(self) -> bool:
         """Whether entries may be appended: it leads and is not handing over."""
         return self.lead is not None and self.lead.transfer is None
+
+    @property
+    def successor(self) -> str | None:
+        """Whom this leader would best hand over to (`transfer`); None without anybody, or when it does not lead."""
+        return self.lead.successor() if self.lead is not None else None
 
     @property
     def status(self) -> Status:
@@ -616,7 +617,7 @@ class Raft:
     def _receive(self, message: Message) -> int:
         kind = type(message)
         if message.term > self.term and kind is not PreVote:
-            if kind is Vote and self._sticks and not message.transfer:  # type: ignore[attr-defined]
+            if isinstance(message, Vote) and self._sticks and not message.transfer:
                 # A node that cannot hear the leader must not depose it (thesis 4.2.3).
                 return 0
             self._adopt(message.term)
@@ -684,9 +685,7 @@ class Raft:
                 self._tell(ReadReply, sender, message.ticket, message.life, None)
             case SnapshotOffer() | SnapshotChunk():
                 self._tell(SnapshotReply, sender, message.stream, SnapshotStatus.REFUSED, 0)
-            case _:
-                # Answers to what this node asked in a term that is over.
-                pass
+            # All else answers what this node asked in a term that is over.
 
     @property
     def _sticks(self) -> bool:

@@ -181,14 +181,14 @@ class Leader:
         return TimeoutNow(self._cluster, self._node_id, node, self._term)
 
     def successor(self) -> str | None:
-        """The voter that holds most of the log and was heard of: who would win an election. None without one."""
+        """The voter that is most likely to win an election: heard of lately, then holding most of the log. Or None."""
         voters = self._membership.current.voters
         heard = [
-            (progress.match, node)
+            (progress.active, progress.match, node)
             for node, progress in self.progress.items()
             if node in voters and not progress.recovering and progress.match
         ]
-        return max(heard)[1] if heard else None
+        return max(heard)[2] if heard else None
 
     def _replicate(self, node: str, progress: Progress, commit_index: int, out: list[Message]) -> None:
         bounds, log = self._bounds, self._log
