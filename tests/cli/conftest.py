@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -45,6 +46,18 @@ class Shell:
             env=self.environment,
             timeout=SECONDS_MAX,
         )
+
+    def seen(self, *arguments: str) -> tuple[int, bytes, str]:
+        """(exit status, standard output in a pipe, standard error on a terminal) of one walrq command."""
+        here, there = pty.openpty()
+        with os.fdopen(here, "rb", buffering=0) as terminal, os.fdopen(there, "wb", buffering=0) as end:
+            with self.popen(*arguments, stderr=end.fileno()) as process:
+                out, _ = process.communicate(timeout=SECONDS_MAX)
+            end.write(b"\x04")
+            shown = b""
+            while not shown.endswith(b"\x04"):
+                shown += terminal.read(65_536)
+        return process.returncode, out, shown[:-1].decode().replace("\r\n", "\n")
 
     def popen(
         self, *arguments: str, stdout: int = subprocess.PIPE, stderr: int = subprocess.PIPE

@@ -211,6 +211,7 @@ def test_an_outage_is_shown_at_a_terminal(tmp_path: Path) -> None:
         shell = make_shell(tmp_path, node.url)
         here, there = pty.openpty()
         with os.fdopen(here, "rb", buffering=0) as terminal:
+            shell.walrq("queue", "create", "late")
             with shell.popen("poll", "late", "--follow", "--ack", stderr=there) as following:
                 os.close(there)
                 assert following.stdout is not None
@@ -230,10 +231,13 @@ def test_every_command_says_what_it_did(shell: Shell) -> None:
     """Numbers, zero too, and one word for what has none."""
     later = shell.walrq("push", "words", "x", "--delay", "1h").stdout.decode().strip()
     for arguments, said in (
-        (["queue", "create", "words", "visibility_ms=5m", "max_deliveries=2"], "set 2 settings of words"),
+        (
+            ["queue", "create", "words", "visibility_ms=5m", "max_deliveries=2"],
+            "words was there already; set 2 settings",
+        ),
         (["queue", "pause", "words"], "paused words"),
         (["queue", "resume", "words"], "resumed words"),
-        (["move", "words", "elsewhere"], "moved 0"),
+        (["move", "words", "elsewhere", "--create"], "moved 0"),
         (["dlq", "replay", "words"], "moved 0"),
         (["dlq", "purge", "words", "--yes"], "removed 0"),
         (["reschedule", "words", later, "--in", "2h"], f"rescheduled {later}"),
@@ -265,6 +269,7 @@ def test_a_poll_that_a_stopping_node_ends_says_so_at_a_terminal(tmp_path: Path) 
         here, there = pty.openpty()
         with os.fdopen(here, "rb", buffering=0) as terminal:
             shell = make_shell(tmp_path, node.url)
+            shell.walrq("queue", "create", "early")
             with shell.popen("poll", "early", "--wait", "50", stderr=there) as polling:
                 os.close(there)
                 while b"\t1\t" not in shell(r"walrq stats | grep '^parked_polls' | tr '\n' '\t'").stdout:

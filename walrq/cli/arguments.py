@@ -225,7 +225,7 @@ def open_client(server: str | None, **changes: Any) -> Iterator[Client]:
 
 
 def settings(texts: Sequence[str]) -> dict[str, Any]:
-    """Several `name=value`; numbers, true, false, none, and durations where milliseconds are meant."""
+    """Several `name=value`; numbers, true, false, none, durations where milliseconds are meant, dlq=default."""
     return dict(map(_setting, texts))
 
 
@@ -235,17 +235,27 @@ def _setting(text: str) -> tuple[str, Any]:
     if not equals or not name:
         raise click.BadParameter(f"{text!r} is not of the form name=value, such as max_deliveries=5")
     word = given.strip()
+    if name == "dlq":
+        return name, _dlq(word)
     constants: dict[str, Any] = {"true": True, "false": False, "none": None, "null": None}
-    # "none" is the dlq setting's own word for "keep dead messages in the queue".
-    if word.lower() in constants and not (name == "dlq" and word.lower() == "none"):
+    if word.lower() in constants:
         return name, constants[word.lower()]
-    if name == "dlq" and not word:
-        raise click.BadParameter("dlq= names no queue; dlq=none keeps dead messages in the queue itself")
-    if name != "dlq" and re.fullmatch(r"-?[0-9]+", word):
+    if re.fullmatch(r"-?[0-9]+", word):
         return name, int(word)
     if name.endswith("_ms") and _DURATION.fullmatch(word) and word[-1].isalpha():
         return name, round(seconds(word) * 1000)
     return name, word
+
+
+def _dlq(word: str) -> str | None:
+    """What the setting is in Python and on the wire: None for the default, "none" for no other queue."""
+    if not word:
+        raise click.BadParameter(
+            "dlq= names no queue; dlq=none keeps dead messages in the queue itself, dlq=default sends them to QUEUE.dlq"
+        )
+    if word.lower() in ("default", "null"):
+        return None
+    return "none" if word.lower() == "none" else word
 
 
 _FILTERS: Final = {

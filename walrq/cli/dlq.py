@@ -78,6 +78,8 @@ def list_dead(
     """Messages of QUEUE that died, in order of death."""
     with open_client(server, session=False) as client:
         found = _dead(client, queue, _filter(filters), limit)
+        if not found:
+            _note_no_dead(client, queue, filtered=bool(filters))
     if as_json:
         for each in found:
             output.json_line(output.seen_value(each))
@@ -105,6 +107,14 @@ def list_dead(
             for each in found
         ]
         output.table(("message", "died", "reason", "attempts", "last error", "payload"), rows)
+
+
+def _note_no_dead(client: Client, queue: str, *, filtered: bool) -> None:
+    """Tell a terminal why there was nothing to show or to move; the queue is there."""
+    from walrq.live import empty
+
+    if output.person_reads_notes():
+        output.note(f"walrq: {empty.no_dead(client, queue, filtered=filtered)}")
 
 
 def _dead(client: Client, queue: str, wanted: Filter | None, limit: int) -> list[Seen]:
@@ -158,6 +168,8 @@ def show(queue: str, message_id: str | None, payload: bool, as_json: bool, serve
             found = _latest_dead(client, queue)
         else:
             found = _dead(client, queue, _filter((f"id={message_id}",)), 1)
+        if not found and message_id is None:
+            _note_no_dead(client, queue, filtered=False)
     if not found and message_id is None:
         return 0
     if not found:
@@ -250,6 +262,8 @@ def replay(
         except KeyboardInterrupt:
             _say_moved(work, as_json, interrupted=True)
             raise
+        if not work.moved:
+            _note_no_dead(client, queue, filtered=wanted is not None)
     _say_moved(work, as_json)
     return 0
 
@@ -307,6 +321,8 @@ def _say_what_would_move(
             # As the real one would: a target that is not there is a mistake.
             client.show_queue(target)
         causes, more = survey(client, queue, wanted, limit)
+        if not causes:
+            _note_no_dead(client, queue, filtered=wanted is not None)
     count = sum(cause.count for cause in causes)
     if as_json:
         groups = [
@@ -368,6 +384,8 @@ def purge(queue: str, filters: tuple[str, ...], yes: bool, as_json: bool, server
     confirm(f"Remove the {'matching ' if wanted else ''}dead messages of {queue}?", yes)
     with open_client(server) as client:
         count = client.purge_dead(queue, **wanted)
+        if not count:
+            _note_no_dead(client, queue, filtered=bool(wanted))
     if as_json:
         output.json_line({"queue": queue, "removed": count})
     else:

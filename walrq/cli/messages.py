@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -225,6 +226,9 @@ def poll(
         changes["worker"] = worker
     step_s = (FOLLOW_WAIT_S if follow else 0.0) if wait is None else wait
     with open_client(server, **changes) as client:
+        if step_s:
+            # Whoever waits should know at once what for.
+            _note_absent(client, queues)
         until = time.monotonic() + step_s
         while True:
             left_s = max(0.0, until - time.monotonic()) if follow else step_s
@@ -243,7 +247,38 @@ def poll(
             elif follow:
                 until = time.monotonic() + step_s
             if not follow or (not found and not early and wait is not None):
+                if not found and not early:
+                    _note_nothing(client, queues, absent=not step_s)
                 return 0
+
+
+def _note_absent(client: Client, queues: Sequence[str]) -> None:
+    """Tell a terminal which of the queues are not there: a poll waits for them, and they may be mistyped."""
+    from walrq.errors import QueueNotFound
+    from walrq.live import empty
+
+    if not output.person_reads_notes():
+        return
+    for queue in queues:
+        try:
+            client.show_queue(queue)
+        except QueueNotFound as error:
+            output.note(f"walrq: {empty.absent(error)}")
+
+
+def _note_nothing(client: Client, queues: Sequence[str], *, absent: bool) -> None:
+    """Tell a terminal why a poll got nothing from each of the queues; with `absent` also which are not there."""
+    from walrq.errors import QueueNotFound
+    from walrq.live import empty
+
+    if not output.person_reads_notes():
+        return
+    for queue in queues:
+        try:
+            output.note(f"walrq: {empty.nothing_to_lease(client.show_queue(queue))}")
+        except QueueNotFound as error:
+            if absent:
+                output.note(f"walrq: {empty.absent(error)}")
 
 
 def _words(command: str, shell: bool) -> tuple[str, ...]:
@@ -259,9 +294,16 @@ def _words(command: str, shell: bool) -> tuple[str, ...]:
     if not words:
         raise click.BadParameter("it is empty", param_hint="--exec")
     if shutil.which(words[0]) is None:
-        raise click.BadParameter(
-            f"there is no command {words[0]!r}; add --shell for a line for sh", param_hint="--exec"
-        )
+        name = words[0]
+        if os.path.isdir(name):
+            why = f"{name!r} is a directory"
+        elif "/" in name and os.path.exists(name):
+            why = f"{name!r} is not executable; `chmod +x {shlex.quote(name)}` makes it so"
+        elif os.path.exists(name):
+            why = f"there is no command {name!r} on the PATH; for the file here write ./{name}"
+        else:
+            why = f"there is no command {name!r}; add --shell for a line for sh"
+        raise click.BadParameter(why, param_hint="--exec")
     return tuple(words)
 
 
@@ -300,7 +342,14 @@ def _hand_over(server: str | None, worker: str | None, as_json: bool, follow: bo
             await handover.run()
         return handover
 
+    waits = bool(follow or plan["wait_s"])
+    if waits and output.person_reads_notes():
+        with open_client(server, session=False) as looking:
+            _note_absent(looking, plan["queues"])
     ended = trio.run(run)
+    if not any(ended.done.values()) and ended.status is None and not follow and output.person_reads_notes():
+        with open_client(server, session=False) as looking:
+            _note_nothing(looking, plan["queues"], absent=not waits)
     if ended.status is not None:
         return ended.status
     return 0 if follow or ended.undone == 0 else 1
@@ -455,11 +504,23 @@ def peek(queue: str, state: str, limit: int, bodies: bool, as_json: bool, server
     """
     with open_client(server, session=False) as client:
         found = client.peek(queue, state, limit, bodies=bodies)
+        if not found and output.person_reads_notes():
+            _note_none(client, queue, state)
     if as_json:
         for each in found:
             output.json_line(output.seen_value(each))
         return
     output.table(SEEN_TITLES, map(_seen_row, found))
+
+
+def _note_none(client: Client, queue: str, state: str | None) -> None:
+    """Tell a terminal why a look at a queue that is there found no message."""
+    from walrq.live import empty
+
+    if state == "dead":
+        output.note(f"walrq: {empty.no_dead(client, queue, filtered=False)}")
+    else:
+        output.note(f"walrq: {empty.none_in(client.show_queue(queue), state)}")
 
 
 INTERVAL_S_MIN: Final = 0.01
@@ -499,7 +560,10 @@ def tail(
     changes: dict[str, Any] = {"timeout_s": FOLLOW_TIMEOUT_S} if follow else {}
     with open_client(server, session=False, **changes) as client:
         looking = Tail(client, queue, state)
-        _show_seen(looking.last(number), as_json)
+        found = looking.last(number)
+        _show_seen(found, as_json)
+        if number and not found and output.person_reads_notes():
+            _note_none(client, queue, state)
         was_gone = False
         while follow:
             step = looking.fresh()
@@ -619,15 +683,30 @@ def _report(message_ids: Sequence[str], outcomes: Sequence[str], as_json: bool, 
     return 0 if all(outcome == "done" for outcome in outcomes) else 1
 
 
-@click.command(epilog=example("walrq move mail mail-later --max 100"))
+@click.command(epilog=example("walrq move mail mail-later --max 100 --create"))
 @click.argument("source", shell_complete=complete_queues)
 @click.argument("target", shell_complete=complete_queues)
 @click.option("--max", "limit", metavar="N", type=click.IntRange(1, 1_000), default=1, help="At most so many.  [1]")
+@click.option("--create", is_flag=True, help="Make TARGET when it is not there.")
 @json_option
 @server_option
-def move(source: str, target: str, limit: int, as_json: bool, server: str | None) -> None:
-    """Move ready messages from the front of SOURCE to the end of TARGET, as one unit."""
+def move(source: str, target: str, limit: int, create: bool, as_json: bool, server: str | None) -> None:
+    """Move ready messages from the front of SOURCE to the end of TARGET, as one unit.
+
+    Both must be there, unless --create is given: a mistyped TARGET would hide them.
+    """
+    from walrq.errors import QueueNotFound
+
     with open_client(server) as client:
+        if not create:
+            client.show_queue(source)
+            try:
+                client.show_queue(target)
+            except QueueNotFound as error:
+                error.text = (
+                    f"{error.text.removesuffix('?')}{'?' if error.text.endswith('?') else ';'} --create makes it"
+                )
+                raise
         moved = client.move(source, target, limit)
     if as_json:
         output.json_line({"moved": moved.count, "more": moved.more})

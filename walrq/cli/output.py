@@ -189,9 +189,14 @@ def colored(word: str, style: str, rest: str) -> None:
     Console(soft_wrap=True).print(Text.assemble((word, style), rest))
 
 
+def person_reads_notes() -> bool:
+    """Whether `note` says anything: what only a note needs is not asked for otherwise."""
+    return sys.stderr.isatty()
+
+
 def note(text: str) -> None:
     """A remark for the person at the terminal; never for a pipe."""
-    if sys.stderr.isatty():
+    if person_reads_notes():
         print(text, file=sys.stderr)
 
 

@@ -57,6 +57,12 @@ def list_queues(prefix: str, as_json: bool, server: str | None) -> None:
             output.json_line(_value(info))
         return
     output.table(("queue", *COUNTS), (_row(info) for info in found))
+    if not found:
+        output.note(
+            f"walrq: no queue's name begins with {prefix!r}"
+            if prefix
+            else "walrq: there are no queues yet; `walrq push mail hello` makes one"
+        )
 
 
 @queue.command(epilog=example("walrq queue show mail"))
@@ -71,14 +77,21 @@ def show(queue: str, as_json: bool, server: str | None) -> None:
         output.json_line(_value(info))
         return
     rows = [(name, getattr(info, name)) for name in COUNTS]
-    rows += [(name, "none" if given is None else given) for name, given in sorted(info.settings.items())]
+    rows += [(name, _in_words(queue, name, given)) for name, given in sorted(info.settings.items())]
     output.table(("what", "value"), rows)
 
 
-def _say_set(queue: str, changes: dict[str, Any], as_json: bool) -> None:
-    count = len(changes)
-    said = f"set {count} setting{'' if count == 1 else 's'} of {queue}" if count else f"{queue} is there"
-    _say(said, {"queue": queue, "set": changes}, as_json)
+def _in_words(queue: str, name: str, given: Any) -> Any:
+    """A setting as a person reads it: where the dead go is never just "none", which could be either of two."""
+    if name == "dlq" and given is None:
+        return f"{queue}.dlq (by default)"
+    if name == "dlq" and given == "none":
+        return "none (dead messages stay here)"
+    return "none" if given is None else given
+
+
+def _count(changes: dict[str, Any]) -> str:
+    return f"{len(changes)} setting{'' if len(changes) == 1 else 's'}"
 
 
 def _say(said: str, value: dict[str, Any], as_json: bool) -> None:
@@ -94,11 +107,21 @@ def _say(said: str, value: dict[str, Any], as_json: bool) -> None:
 @json_option
 @server_option
 def create(queue: str, given: tuple[str, ...], as_json: bool, server: str | None) -> None:
-    """Create QUEUE, or change these settings if it is there already."""
+    """Create QUEUE, or change these settings if it is there already; it says which of both."""
+    from walrq.errors import QueueNotFound
+
     changes = settings(given)
     with open_client(server) as client:
+        try:
+            client.show_queue(queue)
+            created = False
+        except QueueNotFound:
+            created = True
         client.create_queue(queue, **changes)
-    _say_set(queue, changes, as_json)
+    said = f"created {queue}" if created else f"{queue} was there already"
+    if changes:
+        said += f"{' with' if created else '; set'} {_count(changes)}"
+    _say(said, {"queue": queue, "created": created, "set": changes}, as_json)
 
 
 @queue.command("set", epilog=example("walrq queue set mail visibility_ms=60000 max_length=none"))
@@ -107,11 +130,14 @@ def create(queue: str, given: tuple[str, ...], as_json: bool, server: str | None
 @json_option
 @server_option
 def change(queue: str, given: tuple[str, ...], as_json: bool, server: str | None) -> None:
-    """Change settings of QUEUE. `walrq queue show QUEUE` lists them all; times may be written as 5s, 5m or 1h."""
+    """Change settings of QUEUE. `walrq queue show QUEUE` lists them all; times may be written as 5s, 5m or 1h.
+
+    NAME=none takes a bound away. dlq=none keeps dead messages in QUEUE, dlq=default sends them to QUEUE.dlq.
+    """
     changes = settings(given)
     with open_client(server) as client:
         client.set_queue(queue, **changes)
-    _say_set(queue, changes, as_json)
+    _say(f"set {_count(changes)} of {queue}", {"queue": queue, "set": changes}, as_json)
 
 
 @queue.command(epilog=example("walrq queue pause mail"))

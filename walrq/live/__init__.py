@@ -6,6 +6,7 @@
     top        a look, a picture, a key: until q
     tail       new messages of a queue, by peeking
     handover   a command for each message, its exit status the verdict
+    empty      why a look found nothing
     redrive    dead messages back in small units, at a rate
 
 It knows clients and terminals, never arguments: `walrq/cli/` reads those, opens the client and prints.
