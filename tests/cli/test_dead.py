@@ -6,7 +6,12 @@ import json
 import signal
 from typing import Any
 
+import pytest
+
+import walrq
 from tests.cli.conftest import Shell
+from walrq.api import Attempt
+from walrq.cli.dlq import _in_short
 
 
 def values(output: bytes) -> list[dict[str, Any]]:
@@ -43,6 +48,17 @@ def test_a_list_shows_the_error_of_a_traceback_and_more_on_demand(shell: Shell) 
     assert "    Traceback (most recent call last):\n      File x\n    ValueError: no route\n" in told
 
 
+def test_a_pipe_gets_the_whole_error(shell: Shell) -> None:
+    """On a terminal a long one is cut, for `grep` it is not."""
+    error = "no route to " + "x" * 200
+    bury(shell, "long", 1, error)
+
+    assert error in shell.walrq("dlq", "list", "long").stdout.decode()
+    assert error in shell.walrq("dlq", "list", "long", "--history").stdout.decode()
+    shell.environment["FORCE_COLOR"] = "1"
+    assert error not in shell.walrq("dlq", "list", "long").stdout.decode()
+
+
 def test_one_dead_message_is_shown_in_full(shell: Shell) -> None:
     """By id, or the one that died last; its payload as it is, for a pipe."""
     first, last = bury(shell, "one", 2)
@@ -61,6 +77,46 @@ def test_one_dead_message_is_shown_in_full(shell: Shell) -> None:
     assert b"is not among the dead messages of one" in absent.stderr
     shell.walrq("push", "healthy", "x")
     assert (0, b"") == (lambda ran: (ran.returncode, ran.stdout))(shell.walrq("dlq", "show", "healthy"))
+
+
+def test_a_task_is_shown_as_the_call_that_it_is(shell: Shell) -> None:
+    """In the lists and in full; its error once, without the module that a traceback names."""
+    trace = "no room\n\nTraceback (most recent call last):\n  File x\napp.errors.NoRoom: no room"
+    with walrq.connect(shell.environment["WALRQ_SERVER"]) as client:
+        call = b"\x82\x81\x6aletter.txt\xa0"
+        client.push("tasks", call, headers={"walrq-task": "resize"})
+        client.push("tasks", b"plain", headers={"walrq-task": "resize"})
+        peeked = shell.walrq("peek", "tasks").stdout.decode().splitlines()
+        request = client.poll("tasks", max_messages=1)
+        client.nack(request, "reject", error=type("NoRoom", (Exception,), {})("no room"))
+        request = client.poll("tasks", max_messages=1)
+        client.nack(request, "reject", error=trace)
+    rows = [line.split("\t") for line in shell.walrq("dlq", "list", "tasks").stdout.decode().splitlines()]
+
+    assert ['resize("letter.txt")', "plain"] == [line.split("\t")[-1] for line in peeked]
+    assert ['resize("letter.txt")', "plain"] == [row[5] for row in rows]
+    assert "NoRoom: no room" == rows[0][4]
+    assert f'{len(call)} bytes: resize("letter.txt")' in shell.walrq("dlq", "list", "tasks", "-v").stdout.decode()
+
+
+@pytest.mark.parametrize(
+    ("kind", "last", "expected"),
+    [
+        ("Reject", "walrq.worker.outcomes.Reject: no such account", "Reject: no such account"),
+        ("ValueError", "ValueError: bad", "ValueError: bad"),
+        ("ValueError", "ValueError", "ValueError"),
+        ("ValueError", "bad", "ValueError: bad"),
+        ("Error", "an Error: bad", "Error: an Error: bad"),
+        ("Lock", "Locked out", "Lock: Locked out"),
+        ("KeyError", "", "KeyError"),
+        (None, "bad", "bad"),
+    ],
+)
+def test_an_error_is_named_once(kind: str | None, last: str, expected: str) -> None:
+    """Whether its text brings its type along or not."""
+    attempt = Attempt(0, "failed", None, kind, f"text\n{last}" if last else "")
+
+    assert expected == _in_short(attempt)
 
 
 def test_every_filter_works_for_lists_replays_and_purges(shell: Shell) -> None:

@@ -33,6 +33,25 @@ def send(to: str) -> None:
 def other() -> None: ...
 """
 
+# Two workers, one of which runs; none of this names a server.
+TWO_SERVERS = """
+import asyncio
+import walrq
+
+worker = walrq.Worker(backend="asyncio")
+elsewhere = walrq.Worker()
+
+@worker.task(queue="first")
+async def first() -> None:
+    await asyncio.sleep(0)
+    await asyncio.to_thread(second.enqueue)
+    with walrq.connect() as client:
+        client.push("third", "x")
+
+@elsewhere.task(queue="second")
+def second() -> None: ...
+"""
+
 
 @pytest.fixture
 def site(shell: Shell) -> Shell:
@@ -52,6 +71,7 @@ def site(shell: Shell) -> Shell:
     [
         ("", "Missing argument 'MODULE:WORKER'"),
         ("ap:worker", "there is no module 'ap' in .*; did you mean app?"),
+        ("app.worker", "there is no module 'app.worker' in .*; did you mean app:worker?"),
         ("app:wroker", "module 'app' has no 'wroker'; there is app:worker"),
         ("app:number", "app:number is a int, not a walrq.Worker; there is app:worker"),
         ("app.py", "'app.py' is a file; name the module: app:worker"),
@@ -108,3 +128,20 @@ def test_the_example_runs_until_it_is_told_to_stop(site: Shell, node: Node) -> N
     assert "concurrency=8" in by_event["started"]["text"]
     assert "app" == by_event["sending"]["logger"]
     assert ("send", "mail", 1) == tuple(by_event["sent"][name] for name in ("task", "queue", "delivery"))
+
+
+def test_what_the_application_enqueues_goes_to_the_server_that_its_worker_serves(site: Shell, node: Node) -> None:
+    """Also by another worker's task, or a client without an address; the worker's own event loop needs no flag."""
+    (Path(site.folder) / "apart.py").write_text(TWO_SERVERS)
+    del site.environment["WALRQ_SERVER"]
+    with walrq.connect(node.url) as client:
+        client.push("first", b"\x82\x80\xa0", headers={"walrq-task": "first"})
+        with site.popen("worker", "apart:worker", "--server", node.url) as running:
+            until(lambda: {"second", "third"} <= {queue.name for queue in client.list_queues()})
+            running.send_signal(signal.SIGTERM)
+            _, said = running.communicate(timeout=60)
+    started = json.loads(said.decode().splitlines()[0])
+
+    assert 0 == running.returncode
+    assert "started" == started["event"]
+    assert started["text"].endswith(f"server={node.url}")

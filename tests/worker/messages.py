@@ -16,7 +16,9 @@ from walrq.worker.leases import Held
 _NUMBERS = itertools.count(1)
 
 
-def message(queue: str = "q", deadline: float = 30.0, headers: Mapping[str, Any] | None = None) -> Message:
+def message(
+    queue: str = "q", deadline: float = 30.0, headers: Mapping[str, Any] | None = None, attempts: int = 0
+) -> Message:
     """A message whose lease ends at `deadline`."""
     column = b"" if headers is None else cbor2.dumps(dict(headers))
     run = api.Delivered(
@@ -25,7 +27,7 @@ def message(queue: str = "q", deadline: float = 30.0, headers: Mapping[str, Any]
         count=1,
         first_id=next(_NUMBERS),
         delivery=1,
-        attempts=0,
+        attempts=attempts,
         fence=(1, 0),
         priority=0,
         pushed_ms=0,
@@ -39,6 +41,13 @@ def message(queue: str = "q", deadline: float = 30.0, headers: Mapping[str, Any]
     return Batch(run, deadline).messages()[0]
 
 
-def held(queue: str = "q", *, lease: float = 30.0, at: float = 0.0, headers: Mapping[str, Any] | None = None) -> Held:
+def held(
+    queue: str = "q",
+    *,
+    lease: float = 30.0,
+    at: float = 0.0,
+    headers: Mapping[str, Any] | None = None,
+    attempts: int = 0,
+) -> Held:
     """A lease of `lease` seconds that begins at `at`."""
-    return Held(message(queue, at + lease, headers), lease)
+    return Held(message(queue, at + lease, headers, attempts), lease)

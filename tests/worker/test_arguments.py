@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from walrq.errors import InvalidArgument
-from walrq.worker.arguments import DEPTH_MAX, decode, encode
+from walrq.worker.arguments import DEPTH_MAX, decode, encode, readable
 
 
 def function(to: Any, /, when: Any = None, *rest: Any, retry: bool = False, **others: Any) -> None:
@@ -147,3 +147,24 @@ def test_rich_values_keep_their_types() -> None:
     args, _ = decode(encode("t", SIGNATURE, given_values, {}))
 
     assert list(map(type, given_values)) == list(map(type, args))
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "expected"),
+    [
+        (["letter.txt"], {}, 'resize("letter.txt")'),
+        ([1, 2.5, None, True], {"to": b"x"}, "resize(1, 2.5, None, True, to=b'x')"),
+        (['a "b"', "it's", "\x1b\n", "both ' and \""], {}, r"""resize("a \"b\"", "it's", "\x1b\n", "both ' and \"")"""),
+        ([["a", 1], {"k": ["v"]}], {}, 'resize(["a", 1], {"k": ["v"]})'),
+        ([], {}, "resize()"),
+    ],
+)
+def test_a_call_is_written_as_one_would(args: list[Any], kwargs: dict[str, Any], expected: str) -> None:
+    """For lists of dead messages; nothing in it moves a cursor."""
+    assert expected == readable("resize", cbor2.dumps([args, kwargs]))
+
+
+@pytest.mark.parametrize("payload", [b"", b"hello", cbor2.dumps([1, 2]), cbor2.dumps({"a": 1})])
+def test_what_is_no_call_is_not_written_as_one(payload: bytes) -> None:
+    """Its payload is shown as it is."""
+    assert None is readable("resize", payload)

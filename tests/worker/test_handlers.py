@@ -14,11 +14,12 @@ import anyio
 import anyio.to_thread
 import cbor2
 import pytest
+import trio
 
 import walrq
 from tests.worker.running import Lines, Running, empty, until
 from walrq.testing.server import Server
-from walrq.worker.running import CallNext
+from walrq.worker.running import CallNext, Releases
 
 
 @pytest.fixture
@@ -160,6 +161,172 @@ def test_whatever_a_handler_raises_the_worker_lives(
 
     assert 0 == run.stop()
     assert {type(leave).__name__} == {each.history[-1].error_type for each in client.list_dead("default")}
+
+
+@pytest.mark.parametrize("kind", ["thread", "loop"])
+def test_a_keyboard_interrupt_from_a_handler_stops_the_worker_in_order(
+    server: Server, running: Running, backend: str, kind: str
+) -> None:
+    """As SIGINT does: what runs is done, and nothing else is started. Whoever awaits `serve` is interrupted then, with
+    the interrupt itself and not a group of groups."""
+    worker = running.worker(concurrency=2)
+    both = threading.Event()
+    ended: list[str] = []
+
+    @worker.task
+    def other() -> None:
+        both.set()
+        until(lambda: worker._serving is not None and worker._serving._quiet, "stop")
+        ended.append("in peace")
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    @worker.task(name="thread", retries=0)
+    def thread() -> None:
+        assert both.wait(30)
+        interrupt()
+
+    @worker.task(name="loop", retries=0)
+    async def loop() -> None:
+        await anyio.to_thread.run_sync(both.wait)
+        interrupt()
+
+    other.enqueue()
+    worker.tasks[kind].enqueue()
+    run = running.start(worker, backend)
+    with pytest.raises(KeyboardInterrupt):
+        run.wait()
+
+    assert ["in peace"] == ended
+    assert "KeyboardInterrupt" == dead(server, "default").history[-1].error_type
+    assert 0 == server.connect().show_queue("default").leased
+
+
+def test_a_keyboard_interrupt_where_the_worker_has_the_signals_is_a_stop(server: Server, running: Running) -> None:
+    """`walrq worker` and `Worker.run` end with a status, as after Ctrl-C."""
+    worker = running.worker()
+
+    @worker.task(retries=0)
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    interrupt.enqueue()
+
+    assert 0 == worker.run()
+    assert "KeyboardInterrupt" == dead(server, "default").history[-1].error_type
+
+
+def test_code_of_the_other_event_loop_is_told_apart(
+    server: Server, running: Running, backend: str, lines: Lines
+) -> None:
+    """The first mistake with an async handler: the log and the death report say which flag is missing."""
+    worker = running.worker()
+
+    @worker.task(retries=0)
+    async def fetch() -> None:
+        if backend == "trio":
+            await asyncio.sleep(0)
+            asyncio.get_running_loop()
+        else:
+            await trio.lowlevel.checkpoint()
+
+    fetch.enqueue()
+    running.start(worker, backend)
+    (attempt,) = dead(server, "default").history
+    other = "asyncio" if backend == "trio" else "trio"
+    hint = f"this handler uses {other}, and the worker runs {backend}: run this worker with backend='{other}'"
+
+    assert hint in lines.starting("failed")[0].getMessage()
+    assert hint in (attempt.error_text or "")
+
+
+def test_the_same_words_from_a_thread_are_no_such_mistake(server: Server, running: Running, lines: Lines) -> None:
+    """There is no event loop in any of them."""
+    worker = running.worker()
+
+    @worker.task(retries=0)
+    def ask() -> None:
+        asyncio.get_running_loop()
+
+    ask.enqueue()
+    running.start(worker)
+    dead(server, "default")
+
+    assert "backend" not in lines.starting("failed")[0].getMessage()
+
+
+def test_the_workers_own_event_loop_is_the_one_of_its_runs(server: Server, running: Running) -> None:
+    """Said once, where the handlers are."""
+    worker = running.worker(backend="asyncio")
+    loops: list[object] = []
+
+    @worker.task
+    async def note() -> None:
+        loops.append(asyncio.get_running_loop())
+        worker.stop()
+
+    note.enqueue()
+
+    assert 0 == worker.run()
+    assert 1 == len(loops)
+
+
+def test_the_log_says_when_a_message_is_dead(server: Server, running: Running, lines: Lines) -> None:
+    """By the retries of the call, of the task, or of the queue; and what comes next before that."""
+    worker = running.worker()
+    client = server.connect()
+    client.create_queue("queue", max_deliveries=1)
+
+    def fail() -> None:
+        raise ValueError("again")
+
+    for name in ("call", "task", "queue"):
+        worker.task(queue=name, name=name, retries=1 if name == "task" else None, backoff=0)(fail)
+    worker.tasks["call"].options(retries=0).enqueue()
+    worker.tasks["task"].enqueue()
+    worker.tasks["queue"].enqueue()
+    running.start(worker)
+    until(lambda: 3 == len(lines.starting("dead")), "death")
+    said = {record.task: record.getMessage() for record in lines.starting("dead")}  # type: ignore[attr-defined]
+    failed = [record.getMessage().split(" ")[1:3] for record in lines.starting("failed") if record.task == "task"]  # type: ignore[attr-defined]
+
+    assert {name: name in said for name in ("call", "task", "queue")} == dict.fromkeys(said, True)
+    assert "failures=1 of 1, no more attempts" in said["call"]
+    assert "failures=2 of 2, no more attempts" in said["task"]
+    assert "failures=1 of 1, no more attempts" in said["queue"]
+    assert [["failures=1", "next_s=0"], ["failures=2", "next=never"]] == failed
+
+
+def test_a_message_that_is_released_over_and_over_is_said_once(server: Server, running: Running, lines: Lines) -> None:
+    """It comes right back: the author of that loop gets one warning, and not a line per round for ever."""
+    worker = running.worker(concurrency=1)
+    rounds: list[None] = []
+
+    @worker.task
+    def elsewhere() -> None:
+        rounds.append(None)
+        if len(rounds) <= 25:
+            raise walrq.Release("not here")
+
+    elsewhere.enqueue()
+    running.start(worker)
+    until(lambda: empty(server, "default"))
+    levels = [record.levelno for record in lines.starting("released")]
+
+    assert [logging.INFO] * 9 + [logging.DEBUG] * 15 == levels
+    (record,) = lines.starting("released_again")
+    assert "walrq.Retry(delay=...) waits" in record.getMessage()
+
+
+def test_releases_far_apart_are_no_loop() -> None:
+    """And no more messages are remembered than a worker can have use for."""
+    releases = Releases()
+
+    assert [1, 2, 1, 2] == [releases.count("a", now) for now in (0, 9, 20, 21)]
+    for number in range(5000):
+        releases.count(str(number), 22)
+    assert 1000 == len(releases._seen)
 
 
 def test_a_cancellation_from_within_is_a_failure(server: Server, running: Running) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
@@ -11,6 +12,7 @@ import pytest
 
 from tests.worker.messages import held
 from tests.worker.running import Lines
+from walrq.api import QueueInfo
 from walrq.client.asynchronous import Client
 from walrq.client.failures import BatchError, EntryFailure, ServerUnreachable
 from walrq.client.messages import Message
@@ -30,6 +32,8 @@ class Script:
     def __init__(self, *answers: Answer) -> None:
         self.asked: list[tuple[str, list[Message]]] = []
         self.let_go_by_keeper: list[Held] = []
+        self.shown: list[str] = []
+        self.shows_nothing = False
         self._answers = iter(answers)
 
     async def ack(self, messages: list[Message]) -> None:
@@ -46,6 +50,14 @@ class Script:
         error = next(self._answers, lambda _: None)(messages)
         if error is not None:
             raise error
+
+    async def show_queue(self, queue: str) -> QueueInfo:
+        """As of a client; the queue has 2 attempts for each message."""
+        self.shown.append(queue)
+        await anyio.lowlevel.checkpoint()
+        if self.shows_nothing:
+            raise QueueNotFound("gone")
+        return cast(QueueInfo, SimpleNamespace(settings={"max_deliveries": 2}))
 
     def settle(self, held: Held) -> None:
         """As of a keeper."""
@@ -113,6 +125,33 @@ def test_acks_that_come_together_are_one_request() -> None:
     assert ("fail", [messages[3]]) in script.asked
     assert ("reject", [messages[6]]) in script.asked
     assert 4 == len(script.asked)
+
+
+def test_the_last_failure_is_said_once_the_server_has_it(lines: Lines) -> None:
+    """The queue is asked for its limit only where neither message nor task says it."""
+    failed = Outcome(Verdict.FAIL, ValueError("x"))
+    own, first, second = held(), held(), held(attempts=1)
+    own.retries = 0
+    knows, asks = Script(), Script()
+    settle(knows, (own, failed))
+    settle(asks, (first, failed), (second, failed))
+    of_own, of_second = lines.starting("dead")
+
+    assert of_own.getMessage().endswith(": failures=1 of 1, no more attempts")
+    assert of_second.getMessage().endswith(": failures=2 of 2, no more attempts")
+    assert logging.ERROR == of_own.levelno
+    assert [] == knows.shown
+    assert {"q"} == set(asks.shown)
+
+
+def test_a_limit_that_nobody_can_say_is_not_guessed(lines: Lines) -> None:
+    """The failure is counted all the same."""
+    script = Script()
+    script.shows_nothing = True
+    one = held(attempts=99)
+
+    assert [one] == settle(script, (one, Outcome(Verdict.FAIL, ValueError("x"))))
+    assert [] == lines.starting("dead")
 
 
 def test_an_ack_is_repeated_until_it_is_answered() -> None:

@@ -62,6 +62,7 @@ def test_a_wrong_value_is_refused_where_it_is_declared(wrong: dict[str, Any], ex
         ({"prefetch": -1}, "prefetch is -1"),
         ({"lease": 0.01}, "lease is 0.01, allowed are 0.05 to 43200 s"),
         ({"stop_timeout": -1}, "stop_timeout is -1"),
+        ({"backend": "gevent"}, "backend is 'gevent', allowed are trio and asyncio"),
     ],
 )
 def test_a_worker_with_a_wrong_value_is_refused(wrong: dict[str, Any], expected: str) -> None:
@@ -77,6 +78,10 @@ def test_names_are_unique_and_queues_have_proper_names() -> None:
 
     with pytest.raises(ConfigError, match="there is a task 'noop' already"):
         worker.task(noop)
+    with pytest.raises(ConfigError, match=r"@worker.task\('mail'\): write @worker.task\(queue='mail'\), or name="):
+        worker.task("mail")  # type: ignore[call-overload]
+    with pytest.raises(ConfigError, match="a task is a function, not 5"):
+        worker.task(5)  # type: ignore[call-overload]
     with pytest.raises(ConfigError, match="has no name of its own"):
         worker.task(queue="q", name="")(noop)
     with pytest.raises(InvalidQueueName):

@@ -15,6 +15,7 @@ import click
 from walrq.cli import output
 from walrq.cli.arguments import (
     F,
+    Group,
     confirm,
     example,
     json_option,
@@ -52,7 +53,7 @@ def _filter(texts: tuple[str, ...]) -> Filter | None:
     )
 
 
-@click.group(epilog=example("walrq dlq list mail"))
+@click.group(cls=Group, epilog=example("walrq dlq list mail"))
 def dlq() -> None:
     """Dead messages of a queue: why they died, and sending them back."""
 
@@ -91,7 +92,7 @@ def list_dead(
         rows: list[tuple[Any, ...]] = []
         for each in found:
             for attempt in each.history:
-                error = output.preview(_in_short(attempt).encode())
+                error = output.one_line(_in_short(attempt))
                 rows.append((each.message_id, _moment(attempt.at_ms), attempt.reason, attempt.worker, error))
         output.table(("message", "at", "attempt", "worker", "last error"), rows)
     else:
@@ -101,8 +102,8 @@ def list_dead(
                 each.died_at,
                 each.reason,
                 each.attempts,
-                output.preview(_in_short(each.history[-1]).encode()) if each.history else "",
-                output.preview(each.payload),
+                output.one_line(_in_short(each.history[-1])) if each.history else "",
+                output.body(each),
             )
             for each in found
         ]
@@ -145,7 +146,13 @@ def _in_short(attempt: Attempt) -> str:
     kind = attempt.error_type or ""
     if kind == COMMAND_FAILED:
         return last
-    return last if not kind or last.startswith(kind) else f"{kind}: {last}".rstrip(": ")
+    if not kind:
+        return last
+    # A traceback names an error with its module, `app.errors.NoRoute: ...`; the type alone says enough in a table.
+    module, _, rest = last.partition(kind)
+    if (not module or (module.endswith(".") and " " not in module)) and rest[:1] in ("", ":") and kind in last:
+        return kind + rest
+    return f"{kind}: {last}".rstrip(": ")
 
 
 def _moment(wall_ms: int) -> datetime:
@@ -204,7 +211,7 @@ def _tell(each: Seen) -> None:
         if each.payload is None
         else f"{len(each.payload)} byte{'' if len(each.payload) == 1 else 's'}"
     )
-    line("payload", f"{size}: {output.preview(each.payload)}" if each.payload else size)
+    line("payload", f"{size}: {output.body(each)}" if each.payload else size)
     for number, attempt in enumerate(each.history, start=1):
         by = f" by {_clean(attempt.worker)}" if attempt.worker else ""
         kind = f", {_clean(attempt.error_type)}" if attempt.error_type else ""

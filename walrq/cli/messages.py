@@ -192,12 +192,13 @@ def poll(
     unless --ack takes it off the queue. With --json the receipt handles are shown that `walrq ack`, `nack`
     and `touch` need.
 
-    With --exec nothing is printed: CMD gets each payload on standard input, and WALRQ_QUEUE,
+    With --exec payloads are not printed: CMD gets each payload on standard input, and WALRQ_QUEUE,
     WALRQ_MESSAGE_ID, WALRQ_DELIVERY, WALRQ_HEADER_NAME and more in its environment. It decides by its exit
     status: 0 done, 65 reject (dead now), 75 release (try again, free of charge), any other is a failure
     with the end of standard error as its reason. Leases are extended while CMD runs; a CMD whose lease is
     lost is ended. On Ctrl-C or SIGTERM running commands have --grace to finish, then they are ended and
-    their messages released. Without --follow the exit status is 1 when a message was not done.
+    their messages released. Without --follow the exit status is 1 when a message was not done. With --json a
+    line for each message says what became of it, and what CMD prints goes to standard error.
     """
     if command is not None:
         if acknowledge:
@@ -600,13 +601,12 @@ SEEN_TITLES: Final = ("message", "state", "priority", "attempts", "pushed", "pay
 
 
 def _seen_row(each: Seen) -> tuple[Any, ...]:
-    preview = output.preview(each.payload)
-    return (each.message_id, each.state, each.priority, each.attempts, each.pushed_at, preview)
+    return (each.message_id, each.state, each.priority, each.attempts, each.pushed_at, output.body(each))
 
 
 def _seen_line(each: Seen) -> str:
     at, state = (each.pushed_at, each.state) if each.died_at is None else (each.died_at, each.reason or each.state)
-    return f"{at.astimezone():%H:%M:%S} {each.message_id} {state:8} {output.preview(each.payload)}"
+    return f"{at.astimezone():%H:%M:%S} {each.message_id} {state:8} {output.body(each)}"
 
 
 def _cut(text: str, columns: int) -> str:

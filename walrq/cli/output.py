@@ -130,6 +130,23 @@ def preview(payload: bytes | None) -> str:
     return text if len(text) <= PREVIEW_CHARACTERS else text[: PREVIEW_CHARACTERS - 1] + "…"
 
 
+def body(seen: Seen) -> str:
+    """The payload of a message that was looked at, on one line: the call itself when it is a task's."""
+    name = seen.headers.get("walrq-task")
+    if seen.payload and isinstance(name, str):
+        from walrq.worker import arguments
+
+        call = arguments.readable(name, seen.payload)
+        if call is not None:
+            return preview(call.encode("utf-8", "replace"))
+    return preview(seen.payload)
+
+
+def one_line(text: str) -> str:
+    """The text on one line without control characters; cut on a terminal, whole in a pipe."""
+    return preview(text.encode()) if for_people() else _printable(text)
+
+
 def table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """A table on a terminal, tab-separated lines without titles in a pipe; nothing when there are no rows."""
     given = list(rows)

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 @click.option(
     "--backend",
     type=click.Choice(["trio", "asyncio"]),
-    default="trio",
-    help="The event loop of async handlers.  [trio]",
+    help="The event loop of async handlers.  [the worker's]",
 )
 @click.option(
     "--log-level",
@@ -49,7 +48,7 @@ def worker(
     application: str,
     concurrency: int | None,
     queues: tuple[str, ...],
-    backend: Literal["trio", "asyncio"],
+    backend: Literal["trio", "asyncio"] | None,
     log_level: str,
     log_format: Literal["auto", "human", "json"],
     server: str,
@@ -64,6 +63,9 @@ def worker(
 
     from walrq.daemon.logs import set_up
 
+    # Whatever the application connects to without naming a server is the one that its worker serves: `enqueue` of
+    # other workers, walrq.connect(). Outside this command contexts are not read.
+    os.environ["WALRQ_SERVER"] = server
     found = load(application)
     if found.url is None or target().origin.startswith("--"):
         found.connect_to(server)
@@ -72,7 +74,7 @@ def worker(
     root = logging.getLogger()
     root.addHandler(set_up(sys.stderr, log_level, log_format))
     root.setLevel(log_level.upper())
-    status = anyio.run(found.serve, plan, backend=backend)
+    status = anyio.run(found.serve, plan, backend=backend or found.backend)
     found.close()
     if status:
         # A handler may still run in a thread; its message was given back because the process ends here.
@@ -119,6 +121,9 @@ def _module(name: str) -> ModuleType:
             ) from None
         near = difflib.get_close_matches(name, _modules_here(here), 1)
         hint = f"; did you mean {near[0]}?" if near else ""
+        parent, _, attribute = missing.rpartition(".")
+        if parent in sys.modules and attribute in _workers(sys.modules[parent]):
+            hint = f"; did you mean {parent}:{attribute}?"
         raise click.UsageError(
             f"there is no module {missing!r} in {here}, nor among what is installed for {sys.executable}{hint}"
         ) from None

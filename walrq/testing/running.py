@@ -36,7 +36,7 @@ class Runner:
         queues: Sequence[str] | None = None,
         advance: float = 0.0,
         concurrency: int | None = None,
-        backend: Literal["trio", "asyncio"] = "trio",
+        backend: Literal["trio", "asyncio"] | None = None,
         patience_s: float = PATIENCE_S,
     ) -> float:
         """Run `worker` until nothing is ready or under way in its queues, then stop it in good order.
@@ -50,7 +50,7 @@ class Runner:
             advance: seconds by which the clock may be advanced, from one due moment to the next, for what is delayed
                 or waits for its next attempt. 0 = what is not due stays.
             concurrency: instead of the worker's own; 1 runs one handler after the other.
-            backend: the event loop that async handlers run in.
+            backend: the event loop that async handlers run in; None = the worker's.
             patience_s: real seconds until the run is given up.
 
         Returns:
@@ -67,7 +67,7 @@ class Runner:
         try:
             plan = worker.plan(queues=queues, concurrency=concurrency)
             wanted = frozenset(worker.queues if queues is None else queues)
-            run = _Run(worker, plan, backend)
+            run = _Run(worker, plan, backend or worker.backend)
             try:
                 advanced = self._until_empty(run, wanted, advance, time.monotonic() + patience_s)
             except BaseException as error:

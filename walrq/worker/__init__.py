@@ -24,7 +24,9 @@ How it is built, from the outside in:
     running      one message: middleware, handler, and what came of it
     settling     results gathered to few acks and nacks, repeated until they are answered
     leases       who holds what until when, and what is due                                pure
-    keeper       extends leases in a thread of its own
+    receiving    polls, in a thread of its own
+    keeper       extends leases, in a thread of its own
+    mailbox      from those threads to the event loop; says when the loop is blocked
     records      ids on every line of the log
 
 The promise: a message is handed out until some handler's success was acknowledged, so a handler may run more than once,

@@ -7,7 +7,7 @@ import math
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Literal, ParamSpec, TypeVar, get_args, overload
 
 import anyio
 import anyio.lowlevel
@@ -45,6 +45,7 @@ class Worker:
     Attributes:
         queue: where tasks wait that name no queue of their own.
         tasks: by name.
+        backend: the event loop that async handlers run in, unless a run says otherwise.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Worker:
         prefetch: int | None = None,
         lease: float = 30.0,
         stop_timeout: float = 30.0,
+        backend: Backend = "trio",
     ) -> None:
         """
         Args:
@@ -70,6 +72,8 @@ class Worker:
             lease: seconds a message stays this worker's without a word from it; extended all the time, so it is the
                 time after which a killed worker's messages return. 0.05 s to 12 h.
             stop_timeout: seconds that running handlers may take after a stop.
+            backend: the event loop that async handlers run in: "asyncio" for handlers that use libraries of asyncio.
+                For `run`, `walrq worker` and tests; `serve` runs in the loop that it is called in.
 
         Raises:
             ConfigError, InvalidQueueName: naming the value that cannot be used.
@@ -80,8 +84,11 @@ class Worker:
             check_count(prefetch, "prefetch", 0, POLL_MESSAGES_MAX)
         check_seconds(lease, "lease", LEASE_S_MIN, 12 * 3600)
         check_seconds(stop_timeout, "stop_timeout", 0, math.inf)
+        if backend not in get_args(Backend):
+            raise ConfigError(f"backend is {backend!r}, allowed are trio and asyncio")
         self._url = url
         self._config = config
+        self.backend: Backend = backend
         self.queue = queue
         self._concurrency = concurrency
         self._prefetch = prefetch
@@ -186,6 +193,8 @@ class Worker:
         """
 
         def declare(function: Callable[P, R]) -> Task[P, R]:
+            if not callable(function):
+                raise ConfigError(f"a task is a function, not {function!r}")
             called = name if name is not None else getattr(function, "__name__", "")
             if not called or not isinstance(called, str):
                 raise ConfigError(f"{function!r} has no name of its own: give name=")
@@ -204,6 +213,10 @@ class Worker:
             self.tasks[called] = task
             return task
 
+        if isinstance(function, str):
+            raise ConfigError(
+                f"@worker.task({function!r}): write @worker.task(queue={function!r}), or name= for a name"
+            )
         return declare if function is None else declare(function)
 
     def handler(
@@ -354,20 +367,20 @@ class Worker:
         self._here = (anyio.lowlevel.current_token(), client)
 
     def run(
-        self, *, queues: Sequence[str] | None = None, concurrency: int | None = None, backend: Backend = "trio"
+        self, *, queues: Sequence[str] | None = None, concurrency: int | None = None, backend: Backend | None = None
     ) -> int:
         """Handle messages until SIGTERM, SIGINT or `stop`: `sys.exit(worker.run())`. Blocking.
 
         Args:
             queues: only these; None = all that have tasks here.
             concurrency: instead of the worker's own.
-            backend: the event loop that async handlers run in.
+            backend: the event loop that async handlers run in; None = the worker's.
 
         Returns:
             0 when every handler could finish; 8 when the stop had to cancel some.
         """
         plan = self.plan(queues=queues, concurrency=concurrency, signals=True)
-        return anyio.run(self.serve, plan, backend=backend)
+        return anyio.run(self.serve, plan, backend=backend or self.backend)
 
     def stop(self) -> None:
         """Take no more messages and end once running handlers are done; a second call does not wait for them.

@@ -72,6 +72,28 @@ def decode(payload: bytes) -> tuple[list[Any], dict[str, Any]]:
     raise InvalidArgument("the payload is not the call of a task: expected [arguments, {name: argument}] in CBOR")
 
 
+def readable(name: str, payload: bytes) -> str | None:
+    """A call as it would be written, `resize("letter.txt", width=3)`; None when the payload holds none."""
+    try:
+        args, kwargs = decode(payload)
+    except InvalidArgument:
+        return None
+    given = [_written(each) for each in args] + [f"{key}={_written(each)}" for key, each in kwargs.items()]
+    return f"{name}({', '.join(given)})"
+
+
+def _written(value: Any) -> str:
+    """As `repr`, with double quotes as people write them; control characters are escaped."""
+    if isinstance(value, str):
+        text = repr(value)
+        return text if text[0] == '"' else '"' + text[1:-1].replace('"', '\\"').replace("\\'", "'") + '"'
+    if isinstance(value, list):
+        return f"[{', '.join(map(_written, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_written(key)}: {_written(each)}' for key, each in value.items())}}}"
+    return repr(value)
+
+
 def _positional(signature: inspect.Signature, position: int) -> str:
     """The name under which the function knows its argument at `position`."""
     names = [

@@ -31,7 +31,7 @@ class Target:
         queue: where its messages come from.
         function: what is called.
         signature: of a task's function, to check a call against; None for a handler, which takes the message.
-        backoff, timeout_s, concurrency: as declared.
+        backoff, timeout_s, concurrency, retries: as declared.
     """
 
     name: str | None
@@ -41,6 +41,7 @@ class Target:
     backoff: Backoff | None
     timeout_s: float | None
     concurrency: int | None
+    retries: int | None = None
     _running: int = 0
     _waiting: deque[Held] = attrs.field(factory=deque, init=False)
 
@@ -70,7 +71,16 @@ class Target:
 
 def of_task(task: Task[..., Any]) -> Target:
     """The target of a task."""
-    return Target(task.name, task.queue, task.function, task.signature, task.backoff, task.timeout, task.concurrency)
+    return Target(
+        task.name,
+        task.queue,
+        task.function,
+        task.signature,
+        task.backoff,
+        task.timeout,
+        task.concurrency,
+        task.retries,
+    )
 
 
 @attrs.define(eq=False)

@@ -47,6 +47,7 @@ class Held:
         lease_s: what every extension asks for.
         headers: of the message, decoded once.
         task: whose handler it waits for; None for a handler of plain messages.
+        retries: attempts after the first, when the message or its task says so; None = the queue's setting.
         stage: see the module.
         timeout_at: moment of the clock at which its handler has had its time; inf = no limit.
         lost: why the lease is over, None while it is not.
@@ -60,6 +61,7 @@ class Held:
     lease_s: float
     headers: Mapping[str, Any] = attrs.field(init=False)
     task: str | None = None
+    retries: int | None = None
     stage: Stage = Stage.BUFFERED
     timeout_at: float = math.inf
     lost: str | None = None

@@ -35,7 +35,10 @@ class Reject(Exception):
 
 
 class Release(Exception):
-    """Raised by a handler: not here, or not now. The message goes back to its place at once, free of charge."""
+    """Raised by a handler: not here, or not now. The message goes back to its place at once, free of charge.
+
+    That is at once: with no other worker that wants it, it comes right back. To wait, raise `Retry(delay=...)`.
+    """
 
 
 class Interrupted(Exception):

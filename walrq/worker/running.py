@@ -6,8 +6,9 @@ import functools
 import logging
 import math
 import random
+import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import anyio
 import anyio.to_thread
@@ -35,21 +36,59 @@ from walrq.worker.tasks import TIMEOUT_HEADER
 
 log = logging.getLogger("walrq.worker")
 
+# So many releases of one message, so soon after each other, are a loop that its author should know of.
+RELEASES_SAID: Final = 10
+RELEASES_WITHIN_S: Final = 10.0
+RELEASES_REMEMBERED: Final = 1000
+
+# What code of one event loop's library raises under the other, by a part of its text.
+_ASYNCIO_UNDER_TRIO: Final = ("no running event loop", "no current event loop", "unrecognized yield message")
+_TRIO_UNDER_ASYNCIO: Final = ("must be called from async context", "got bad yield")
+
 CallNext: TypeAlias = Callable[[], Awaitable[Any]]
 Middleware: TypeAlias = Callable[[Context, CallNext], Awaitable[Any]]
+
+
+class Releases:
+    """Counts how often in a row each message was released here; of the latest ones only."""
+
+    def __init__(self) -> None:
+        # (when last, how often) by message id, the latest release last.
+        self._seen: dict[str, tuple[float, int]] = {}
+
+    def count(self, message_id: str, now: float) -> int:
+        """It is released at `now`: how often that makes without a pause of `RELEASES_WITHIN_S`."""
+        at, count = self._seen.pop(message_id, (now, 0))
+        count = count + 1 if now - at < RELEASES_WITHIN_S else 1
+        self._seen[message_id] = (now, count)
+        if len(self._seen) > RELEASES_REMEMBERED:
+            del self._seen[next(iter(self._seen))]
+        return count
 
 
 class Runner:
     """Runs handlers for one worker."""
 
     def __init__(
-        self, keeper: Keeper, middleware: Sequence[Middleware], threads: int, *, releases_abandoned: bool
+        self,
+        keeper: Keeper,
+        middleware: Sequence[Middleware],
+        threads: int,
+        *,
+        interrupted: Callable[[KeyboardInterrupt], None],
+        releases_abandoned: bool,
     ) -> None:
-        """`releases_abandoned`: the process ends right after, and its threads with it."""
+        """
+        Args:
+            interrupted: told of a KeyboardInterrupt that a handler raised.
+            releases_abandoned: the process ends right after, and its threads with it.
+        """
         self._keeper = keeper
         self._middleware = tuple(middleware)
         self._threads = anyio.CapacityLimiter(threads)
         self._rng = random.Random()
+        self._interrupted_by = interrupted
+        self._releases = Releases()
         self._releases_abandoned = releases_abandoned
         # Messages whose handlers still ran in a thread when the worker could not wait any longer.
         self.abandoned: list[Held] = []
@@ -81,6 +120,10 @@ class Runner:
                 return self._succeeded(context)
             return self._interrupted(context, target)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - reported to the server and in the log
+            return self._failed(context, target, error)
+        except KeyboardInterrupt as error:
+            # A failure, not a release: a handler that raises it by itself would stop one worker after the other.
+            self._interrupted_by(error)
             return self._failed(context, target, error)
         except anyio.get_cancelled_exc_class() as error:
             if anyio.current_effective_deadline() > -math.inf:
@@ -148,7 +191,7 @@ class Runner:
             context.log.debug("ended after its lease was lost")
             return None
         if isinstance(error, Release):
-            context.log.info("released %s", error)
+            self._say_released(context, error)
             return RELEASED
         if isinstance(error, WorkerStopping):
             context.log.info("released the worker stops")
@@ -158,21 +201,42 @@ class Runner:
         failures = held.message.attempts + 1
         if isinstance(error, Retry):
             delay = self._wait_s(context, target, failures) if error.delay is None else error.delay
-            context.log.info("retry failures=%d next_s=%s %s", failures, _seconds(delay), error)
+            context.log.info("retry failures=%d %s %s", failures, _next(held, failures, delay), error)
             return Outcome(Verdict.FAIL, error, delay)
         delay = self._wait_s(context, target, failures)
+        hint = _wrong_loop(error) if target.is_async else None
+        if hint is not None:
+            error.add_note(hint)
         context.log.error(
-            "failed failures=%d next_s=%s %s: %s",
+            "failed failures=%d %s %s: %s%s",
             failures,
-            _seconds(delay),
+            _next(held, failures, delay),
             type(error).__name__,
             error,
+            "" if hint is None else f" ({hint})",
             exc_info=None if isinstance(error, TaskTimeout) else error,
         )
         return Outcome(Verdict.FAIL, error, delay)
 
+    def _say_released(self, context: Context, error: Release) -> None:
+        message = context.message
+        count = self._releases.count(message.message_id, time.monotonic())
+        if count < RELEASES_SAID:
+            context.log.info("released %s", error)
+        elif count == RELEASES_SAID:
+            context.log.warning(
+                "released_again %d times in a row: a released message is ready at once, and comes right back when no"
+                " other worker wants it; walrq.Retry(delay=...) waits (its further releases are logged as debug)",
+                count,
+            )
+        else:
+            context.log.debug("released %s", error)
+
     @staticmethod
     def _rejected(context: Context, error: BaseException) -> Outcome:
+        if isinstance(error, InvalidArgument | BodyLost):
+            # Said by the worker, about the message: a traceback would show its own code only.
+            error = error.with_traceback(None)
         context.log.warning("rejected %s", error)
         return Outcome(Verdict.REJECT, error)
 
@@ -184,8 +248,11 @@ class Runner:
             return None
 
 
-def _seconds(delay: float | None) -> str:
-    return "queue" if delay is None else f"{delay:.3g}"
+def _next(held: Held, failures: int, delay: float | None) -> str:
+    """When it is tried again, as far as is known here: the queue's own settings are the server's."""
+    if held.retries is not None and failures > held.retries:
+        return "next=never"
+    return "next=by_queue" if delay is None else f"next_s={delay:.3g}"
 
 
 def _timeout_of(held: Held, target: Target) -> float | None:
@@ -198,3 +265,21 @@ def _timeout_of(held: Held, target: Target) -> float | None:
 
 def _timeout_text(held: Held, target: Target) -> str:
     return f"the handler did not finish within its timeout of {_timeout_of(held, target):g} s"
+
+
+def _wrong_loop(error: BaseException) -> str | None:
+    """What to say to an async handler's error that comes from the other event loop's library; None if it does not.
+
+    Called in the event loop that the handler ran in.
+    """
+    if not isinstance(error, RuntimeError | TypeError):
+        return None
+    here = anyio.get_cancelled_exc_class().__module__.partition(".")[0]
+    there, parts = ("asyncio", _ASYNCIO_UNDER_TRIO) if here == "trio" else ("trio", _TRIO_UNDER_ASYNCIO)
+    text = str(error)
+    if not any(part in text for part in parts):
+        return None
+    return (
+        f"this handler uses {there}, and the worker runs {'trio' if there == 'asyncio' else 'asyncio'}: run this worker"
+        f" with backend={there!r} (walrq worker --backend {there})"
+    )

@@ -42,6 +42,7 @@ from walrq.worker.receiving import Receiver, pause_s
 from walrq.worker.records import ids
 from walrq.worker.running import Middleware, Runner
 from walrq.worker.settling import Settler
+from walrq.worker.tasks import RETRIES_HEADER
 
 log = logging.getLogger("walrq.worker")
 
@@ -99,10 +100,18 @@ class Serving:
         self._mailbox = Mailbox()
         self._keeper = Keeper(self._endpoints, self._config, plan.lease_s, self._mailbox)
         self._receiver = Receiver(self._endpoints, self._config, plan.lease_s, self._keeper, self._mailbox, self._heard)
-        self._runner = Runner(self._keeper, plan.middleware, plan.concurrency, releases_abandoned=plan.process_ends)
+        self._runner = Runner(
+            self._keeper,
+            plan.middleware,
+            plan.concurrency,
+            interrupted=self._interrupted,
+            releases_abandoned=plan.process_ends,
+        )
         self._intake = Intake(plan.targets, plan.concurrency, plan.prefetch)
         self._running: set[Held] = set()
         self._quiet = False
+        # Raised by a handler, and not yet by `run`: whoever awaits it should be interrupted too.
+        self._interrupt: KeyboardInterrupt | None = None
         self._status = CLEAN
         self._waiting = anyio.CancelScope()  # around what waits until the stop
         self._patience = anyio.CancelScope()
@@ -128,6 +137,11 @@ class Serving:
         log.info("stopping running=%d held=%d", len(self._running), self._intake.held)
         self._waiting.cancel()
 
+    def _interrupted(self, interrupt: KeyboardInterrupt) -> None:
+        """A handler was interrupted: as a SIGINT that came there first."""
+        self._interrupt = self._interrupt or interrupt
+        self._stop()
+
     async def _watch_signals(self) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             taken_at = -math.inf
@@ -145,6 +159,7 @@ class Serving:
 
         Raises:
             WalrqError: the server refuses this client for good.
+            KeyboardInterrupt: a handler raised it, and signals are not this run's business.
             Exception: what the lifespan raised.
         """
         failure: BaseException | None = None
@@ -164,6 +179,8 @@ class Serving:
             self._mailbox.close()
         if failure is not None:
             raise _single(failure)
+        if self._interrupt is not None and not self._plan.signals:
+            raise self._interrupt
         return self._status
 
     async def _live(self) -> None:
@@ -194,11 +211,12 @@ class Serving:
     def _say_started(self) -> None:
         plan = self._plan
         log.info(
-            "started queues=%s concurrency=%d prefetch=%d lease_s=%g",
+            "started queues=%s concurrency=%d prefetch=%d lease_s=%g server=walrq://%s",
             ",".join(self._intake.queues),
             plan.concurrency,
             plan.prefetch,
             plan.lease_s,
+            ",".join(map(str, self._endpoints)),
         )
 
     async def _connect(self, stack: AsyncExitStack) -> Client | None:
@@ -302,6 +320,7 @@ class Serving:
                 self._settle(held, Outcome(Verdict.REJECT, error))
                 continue
             held.task = target.name
+            held.retries = _retries_of(held, target)
             self._intake.wait(held, target)
 
     def _start(self, handlers: anyio.abc.TaskGroup) -> None:
@@ -361,6 +380,14 @@ class Serving:
                 held.interrupt()
         with anyio.move_on_after(STOP_GRACE_S):
             await self._wait_ended()
+
+
+def _retries_of(held: Held, target: Target) -> int | None:
+    """Attempts after the first: the message's own, else its task's."""
+    own = held.headers.get(RETRIES_HEADER)
+    if target.name is not None and isinstance(own, int) and not isinstance(own, bool) and own >= 0:
+        return own
+    return target.retries
 
 
 def _single(error: BaseException) -> BaseException:

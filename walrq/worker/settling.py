@@ -8,6 +8,7 @@ extended meanwhile.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -25,6 +26,9 @@ from walrq.worker.records import ids
 log = logging.getLogger("walrq.worker")
 
 PAUSE_S: Final = (0.05, 2.0)
+# How long a queue's setting is believed: it is asked for the log only.
+SETTING_S: Final = 10.0
+SETTING_PATIENCE_S: Final = 1.0
 
 
 class Settler:
@@ -40,6 +44,8 @@ class Settler:
         self._news = anyio.Event()
         self._idle = anyio.Event()
         self._idle.set()
+        # (moment of the answer, max_deliveries) by queue.
+        self._limits: dict[str, tuple[float, int | None]] = {}
 
     def put(self, held: Held, outcome: Outcome) -> None:
         """A handler ended so."""
@@ -91,6 +97,8 @@ class Settler:
                     self._say_refused(held, outcome, error, unsure)
                 self._keeper.let_go(held)
                 self._let_go(held)
+                if error is None and outcome.verdict is Verdict.FAIL:
+                    await self._say_if_dead(held)
             unsure = unsure or any(not error.definite for error in again.values())
             owed = list(again)
             if owed:
@@ -127,6 +135,33 @@ class Settler:
                 return lambda messages: client.nack(messages, "fail", outcome.delay, outcome.error)
             case Verdict.REJECT:
                 return lambda messages: client.nack(messages, "reject", error=outcome.error)
+
+    async def _say_if_dead(self, held: Held) -> None:
+        """A failure was counted: when it was the last one, a person wants to know that nobody will try again."""
+        failures = held.message.attempts + 1
+        if held.retries is not None:
+            most: int | None = held.retries + 1
+        else:
+            most = await self._limit(held.message.queue)
+        if most is not None and failures >= most:
+            named = ids(held.message, held.task)
+            log.error("dead %s: failures=%d of %d, no more attempts", named, failures, most, extra=named.fields)
+
+    async def _limit(self, queue: str) -> int | None:
+        """The queue's `max_deliveries`, unless nobody can say."""
+        now = time.monotonic()
+        asked_at, found = self._limits.get(queue, (-SETTING_S, None))
+        if now - asked_at < SETTING_S:
+            return found
+        found = None
+        try:
+            # Other results wait behind this one: a log line is not worth more than a moment.
+            with anyio.move_on_after(SETTING_PATIENCE_S):
+                found = int((await self._client.show_queue(queue)).settings["max_deliveries"])
+        except WalrqError as error:
+            log.debug("no_setting queue=%s: %s", queue, error.text)
+        self._limits[queue] = (now, found)
+        return found
 
     def _say_refused(self, held: Held, outcome: Outcome, error: WalrqError, unsure: bool) -> None:
         named = ids(held.message, held.task)

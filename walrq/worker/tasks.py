@@ -39,6 +39,9 @@ TASK_HEADER: Final = "walrq-task"
 """Header that names the task: several may share a queue."""
 TIMEOUT_HEADER: Final = "walrq-timeout"
 """Header with the seconds one message may take, when they differ from the task's."""
+RETRIES_HEADER: Final = "walrq-retries"
+"""Header with the attempts after the first, when they differ from the task's: for the log of the worker. What counts
+is what the server was told."""
 
 
 @attrs.frozen(kw_only=True)
@@ -103,6 +106,8 @@ class Enqueue(Generic[P]):
         headers = {**(options.headers or {}), TASK_HEADER: task.name}
         if options.timeout is not None:
             headers[TIMEOUT_HEADER] = float(options.timeout)
+        if options.retries is not None:
+            headers[RETRIES_HEADER] = options.retries
         payload = arguments.encode(task.name, task.signature, args, kwargs)
         return Call(task.name, NewMessage(payload, headers, options.group, options.dedup_id))
 
