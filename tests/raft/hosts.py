@@ -155,7 +155,9 @@ class Host:
         self.disk = Disk(configuration)
         self._draw = draw or random.Random(seed).randrange
         self._timing = timing
-        self._bounds = bounds or Bounds(append_entries=4, chunk_bytes=64, snapshot_window_bytes=128)
+        self._bounds = bounds or Bounds(
+            append_entries=4, in_flight_appends=3, chunk_bytes=64, snapshot_window_bytes=128
+        )
         self._pre_vote = pre_vote
         self._trace_to = trace_to
         self.alive = True

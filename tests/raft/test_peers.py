@@ -415,6 +415,22 @@ def test_appends_are_bounded_by_entries_and_bytes() -> None:
     assert [(4, 5), (5, 6), (6, 8), (8, 11)] == sent
 
 
+def test_a_full_window_may_be_overtaken_by_a_snapshot() -> None:
+    """What a slow follower was not sent yet is gone from the log: no answer is waited for."""
+    raft = leader(bounds=Bounds(append_entries=1, in_flight_appends=1))
+    hear(raft, AppendReply, "c", 3, True, 4)
+    for _ in range(4):
+        raft.append(Kind.COMMANDS)
+    write(raft)
+    for index in (5, 6, 7, 8):
+        hear(raft, AppendReply, "b", 3, True, index)
+    assert raft.lead is not None and 6 == raft.lead.progress["c"].next
+    raft.snapshot_taken(8)
+    assert [8] == [message.index for message in raft.take_messages() if isinstance(message, SnapshotOffer)]
+    for _ in range(6):
+        assert [] == [message for message in hear(raft, HeartbeatReply, "c", 3, 1) if isinstance(message, Append)]
+
+
 def test_a_link_that_is_back_is_used_at_once() -> None:
     """No heartbeat is waited for."""
     raft = leader()

@@ -192,15 +192,16 @@ class Leader:
 
     def _replicate(self, node: str, progress: Progress, commit_index: int, out: list[Message]) -> None:
         bounds, log = self._bounds, self._log
-        if node in self._checks:
-            self._checks.discard(node)
-            if progress.state is State.REPLICATE:
-                self._append(node, progress, progress.next - 1, commit_index, out)
+        if progress.next <= log.base_index and progress.state is not State.SNAPSHOT:
+            # Whether or not the window has room: what comes next is gone.
+            self._begin_snapshot(progress)
+        elif node in self._checks and progress.state is State.REPLICATE:
+            self._append(node, progress, progress.next - 1, commit_index, out)
+        self._checks.discard(node)
         while progress.may_send(bounds.in_flight_appends, bounds.in_flight_bytes):
             if progress.state is State.REPLICATE and progress.next > log.last_index:
                 return
             if progress.next <= log.base_index:
-                self._begin_snapshot(progress)
                 break
             last, size = progress.next - 1, 0
             # The repetition of an unanswered question carries nothing: the answer may be waiting for a slow disk.
