@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import shlex
 import signal
 import socket
@@ -143,9 +144,13 @@ def test_fresh_leaves_a_running_node_alone(shell: Shell) -> None:
         with pytest.raises(DataDirLocked, match="in use by another walrq process"):
             dev.wipe(shell.folder / "walrq-dev")
         ran = shell.walrq("dev", "--fresh")
+        second = shell.walrq("dev")
         pushed = shell.walrq("push", "mail", "x")
 
-    assert (75, 0) == (ran.returncode, pushed.returncode)
+    assert (75, 75, 0) == (ran.returncode, second.returncode, pushed.returncode)
+    if os.path.exists("/proc/locks"):
+        assert re.search(rb"another walrq process, [0-9]+; stop it first", ran.stderr)
+        assert re.search(rb"another walrq process, [0-9]+\W", second.stderr)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:50051", "127.0.0.1:4711"])

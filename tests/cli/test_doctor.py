@@ -13,6 +13,7 @@ import pytest
 from tests.cli.conftest import ROOT, Shell, make_shell
 from tests.requirements import require
 from walrq.cli import doctor
+from walrq.storage import inspect
 from walrq.testing.node import Node
 
 IDS = {
@@ -158,6 +159,22 @@ def test_the_mount_of_a_path_is_the_deepest_and_latest(path: str, kind: str) -> 
     assert kind == doctor.file_system(Path(path), MOUNTS)
 
 
+@pytest.mark.parametrize(("variable", "bad"), [("WALRQ_SERVR", "server"), ("WALRQ_FSYNCC", "settings")])
+def test_a_mistyped_variable_is_a_finding_and_the_rest_is_looked_at(tmp_path: Path, variable: str, bad: str) -> None:
+    """Other commands end there; this one is asked what is wrong."""
+    shell = make_shell(tmp_path, None)
+    shell.environment[variable] = "x"
+
+    ran = shell.walrq("doctor", "--json", "--listen", "127.0.0.1:0")
+
+    found = {each["id"]: each for each in map(json.loads, ran.stdout.splitlines())}
+    assert (1, b"") == (ran.returncode, ran.stderr)
+    assert "bad" == found[bad]["status"]
+    assert variable in found[bad]["text"]
+    assert "did you mean" in found[bad]["text"]
+    assert {"environment", "epoll", "descriptors", "data_dir", "port"} <= set(found)
+
+
 def test_the_holder_of_a_lock_is_found_by_device_and_inode(tmp_path: Path) -> None:
     """Other locks, and other kinds of locks on the same file, are passed over."""
     file = tmp_path / "LOCK"
@@ -166,8 +183,9 @@ def test_the_holder_of_a_lock_is_found_by_device_and_inode(tmp_path: Path) -> No
     place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     others = f"1: POSIX  ADVISORY  WRITE 11 {place} 0 EOF\n2: FLOCK  ADVISORY  WRITE 12 08:01:1 0 EOF\n"
 
-    assert None is doctor.holder_of(status, others)
-    assert 13 == doctor.holder_of(status, f"{others}3: FLOCK  ADVISORY  WRITE 13 {place} 0 EOF\n")
+    assert None is inspect.holder_of(status, others)
+    assert 13 == inspect.holder_of(status, f"{others}3: FLOCK  ADVISORY  WRITE 13 {place} 0 EOF\n")
+    assert None is inspect.holder_of(status, f"{others}3: FLOCK  ADVISORY  WRITE 0 {place} 0 EOF\n"), "not seen here"
 
 
 @pytest.mark.parametrize(

@@ -92,3 +92,14 @@ def test_every_example_runs(path: str, shell: Shell, node: object) -> None:
     ran = shell(example_of(path))
 
     assert (0, "") == (ran.returncode, ran.stderr.decode())
+
+
+@pytest.mark.parametrize("group", ["queue", "dlq", "context", "config", "wal"])
+def test_the_help_of_a_group_is_not_cut(group: str) -> None:
+    """Whole sentences, also in eighty columns."""
+    command = app.get_command(click.Context(app, info_name="walrq"), group)
+    assert isinstance(command, click.Group)
+
+    shown = command.get_help(click.Context(command, info_name=f"walrq {group}", terminal_width=80))
+
+    assert "..." not in shown.partition("Commands:")[2]

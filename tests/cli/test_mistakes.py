@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import socket
 import sys
 from pathlib import Path
@@ -83,7 +84,19 @@ def test_an_address_that_is_none(lonely: Shell, url: str) -> None:
         (["queue", "delete", "nosuch"], 3, "nosuch"),
         (["psuh", "mail"], 2, "No such command 'psuh'. Did you mean push?"),
         (["send", "mail", "x"], 2, "Did you mean push?"),
-        (["list"], 2, "Did you mean context list or dlq list or queue list?"),
+        (["list"], 2, "Did you mean queue list or dlq list or context list?"),
+        (["queues"], 2, "Did you mean queue list?"),
+        (["--server", "walrq://h", "push", "mail", "x"], 2, "--server goes behind the command: walrq COMMAND --server"),
+        (["dlq", "--json", "list", "mail"], 2, "--json goes behind the command: walrq dlq COMMAND --json"),
+        (["push", "mail", "-x"], 2, "No such option '-x'; put -- before values that start with a dash. Try"),
+        (["--bogus"], 2, "No such option '--bogus'. Try"),
+        (["config", "show", "--orgin"], 2, "'--origin'?) Try"),
+        (["queue", "set", "mail", "max_deliveries=abc"], 1, "max_deliveries is 'abc'; it must be a whole number"),
+        (["queue", "set", "mail", "visibility_ms=x"], 1, "'x'; it must be a whole number of milliseconds"),
+        (["queue", "set", "mail", "paused=5"], 1, "paused is 5; it must be true or false"),
+        (["queue", "set", "mail", "overflow=panic"], 1, "overflow is 'panic'; it must be one of reject, drop_oldest"),
+        (["queue", "set", "mail", "dlq="], 2, "dlq=default sends them to QUEUE.dlq"),
+        (["poll", "mail", "--exec", "."], 2, "'.' is a directory"),
         (["queue", "lst"], 2, "Did you mean list or set?"),
         (["nothing-like-it"], 2, "No such command 'nothing-like-it'. Try `walrq --help`"),
         (["queue", "list", "--perfix", "m"], 2, "--prefix"),
@@ -120,6 +133,45 @@ def test_a_mistake_is_one_line_with_the_way_out(shell: Shell, arguments: list[st
 
     assert hint in one_line(ran.stderr)
     assert (status, b"") == (ran.returncode, ran.stdout)
+
+
+def test_a_command_that_is_there_and_cannot_be_run(shell: Shell) -> None:
+    """The file is named with what makes it run."""
+    (shell.folder / "there.txt").write_text("")
+
+    assert "chmod +x ./there.txt" in one_line(shell.walrq("poll", "mail", "--exec", "./there.txt").stderr)
+    assert "write ./there.txt" in one_line(shell.walrq("poll", "mail", "--exec", "there.txt").stderr)
+
+
+def test_a_backup_that_would_replace_a_file(shell: Shell) -> None:
+    """Nobody can be asked in a pipe: the line says that the file is there."""
+    (shell.folder / "old.backup").write_text("old")
+
+    assert "old.backup exists" in one_line(shell.walrq("backup", "old.backup").stderr)
+    assert "old" == (shell.folder / "old.backup").read_text()
+
+
+@pytest.mark.parametrize("size", [9_000_000, 20_000_000])
+def test_a_payload_beyond_all_bounds_is_called_a_message(shell: Shell, size: int) -> None:
+    """Whoever pushed one is not told of batches."""
+    ran = shell.walrq("push", "mail", "--stdin", stdin=bytes(size))
+
+    assert re.fullmatch(
+        rf"walrq: a message('s payload)? of {size} bytes, at most 8388608 are allowed", one_line(ran.stderr)
+    )
+    assert 1 == ran.returncode
+
+
+def test_a_second_ack_is_not_told_of_a_longer_lease_only(shell: Shell) -> None:
+    """That the message was acknowledged before is the first thing to think of."""
+    shell.walrq("push", "twice", "x")
+    leased = shell.walrq("poll", "twice", "--json").stdout
+    assert 0 == shell.walrq("ack", "-", stdin=leased).returncode
+
+    again = shell.walrq("ack", "-", stdin=leased)
+
+    assert 4 == again.returncode
+    assert "the message was acknowledged or given back before, or its time ran out" in one_line(again.stderr)
 
 
 def test_a_directory_that_cannot_be_written(lonely: Shell, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import shlex
 import signal
 import socket
@@ -41,6 +43,43 @@ def test_settings_come_from_a_file_too(tmp_path: Path) -> None:
         serving.communicate()
 
     assert (0, "from-file") == (serving.returncode, ready["node"])
+
+
+def test_an_open_door_is_warned_of(tmp_path: Path) -> None:
+    """Nobody is asked who he is: an address that others reach is said to be one, on loopback nothing is."""
+    shell = make_shell(tmp_path, None)
+    logs = {}
+    for host in ("0.0.0.0", "127.0.0.1"):
+        with shell.popen("serve", "--data-dir", host, "--listen", f"{host}:0", "--log-format", "human") as serving:
+            assert serving.stdout is not None
+            assert b"ready" in serving.stdout.readline()
+            serving.send_signal(signal.SIGTERM)
+            _, logs[host] = serving.communicate()
+        assert 0 == serving.returncode
+
+    assert b"there is no authentication" in logs["0.0.0.0"]
+    assert b"no authentication" not in logs["127.0.0.1"]
+
+
+def test_the_banner_stands_for_the_log_line(tmp_path: Path) -> None:
+    """A person is told once; programs have the readiness line."""
+    here, there = pty.openpty()
+    with os.fdopen(here, "rb", buffering=0) as terminal:
+        with make_shell(tmp_path, None).popen("serve", "--listen", "127.0.0.1:0", stderr=there) as serving:
+            os.close(there)
+            assert serving.stdout is not None
+            assert b"ready" in serving.stdout.readline()
+            seen = b""
+            while b"next " not in seen:
+                seen += terminal.read(4096)
+            serving.send_signal(signal.SIGTERM)
+            while b"stopped" not in seen:
+                seen += terminal.read(4096)
+            serving.communicate()
+
+    assert 0 == serving.returncode
+    assert 1 == seen.count(b"127.0.0.1:") - seen.count(b"walrq://127.0.0.1:")
+    assert b"ready node=" not in seen
 
 
 def test_python_dash_m_is_the_same_program(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 
 from walrq import __version__
-from walrq.cli.arguments import example
+from walrq.cli.arguments import example, summary
 from walrq.cli.interrupts import INTERRUPTS
 
 INTERRUPTED: Final = 130
@@ -76,17 +76,6 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "version": "--version",
     "help": "--help",
 }
-
-
-def summary(command: click.Command, limit: int) -> str:
-    """The first sentence of a command's help, cut where it pauses until it fits into `limit` characters."""
-    text = command.get_short_help_str(1_000).rstrip(".")
-    for mark in ("; ", ": "):
-        if len(text) > limit:
-            text = text.partition(mark)[0]
-    while len(text) > limit and ", " in text:
-        text = text.rpartition(", ")[0]
-    return text
 
 
 class Tree(click.Group):
@@ -185,12 +174,28 @@ def did_you_mean(word: str, group: click.Group, ctx: click.Context) -> str:
     from difflib import get_close_matches
 
     names = group.list_commands(ctx)
-    found = get_close_matches(word, names, 3)
+    if group is app and word in ELSEWHERE:
+        found = [ELSEWHERE[word]]
+    else:
+        found = get_close_matches(word, names, 3)
     if not found and group is app:
         groups = [each for name in names if isinstance(each := group.get_command(ctx, name), click.Group)]
-        inside = [f"{each.name} {word}" for each in groups if word in each.commands]
-        found = [ELSEWHERE[word]] if word in ELSEWHERE else sorted(inside)
+        found = [f"{each.name} {word}" for each in groups if word in each.commands][:3]
     return f" Did you mean {' or '.join(found)}?" if found else ""
+
+
+def where_option_goes(option: str, context: click.Context) -> str:
+    """What to do about an option that the command does not have, as the end of a sentence; perhaps empty."""
+    command = context.command
+    if isinstance(command, click.Group):
+        inside = [command.get_command(context, name) for name in command.list_commands(context)]
+        inside += [each for group in inside if isinstance(group, click.Group) for each in group.commands.values()]
+        if any(option in parameter.opts for each in inside if each is not None for parameter in each.params):
+            return f"; {option} goes behind the command: {context.command_path} COMMAND {option} ..."
+        return ""
+    if any(isinstance(parameter, click.Argument) for parameter in command.params):
+        return "; put -- before values that start with a dash"
+    return ""
 
 
 def explain(error: Exception) -> int | None:
@@ -204,8 +209,8 @@ def explain(error: Exception) -> int | None:
             print(error.format_message())
             return error.exit_code
         text = " ".join(error.format_message().split())
-        if type(error).__name__ == "NoSuchOption":
-            text += "; put -- before values that start with a dash"
+        if isinstance(error, click.NoSuchOption) and context is not None and not error.possibilities:
+            text = text.rstrip(".") + where_option_goes(error.option_name, context)
         missing = re.match(r"No such command '(.*?)'\.", text)
         if missing and context is not None and isinstance(context.command, click.Group):
             text = f"{missing[0]}{did_you_mean(missing[1], context.command, context)}"

@@ -44,12 +44,42 @@ def example(command: str) -> str:
     return f"\b\nExample:\n  {command}"
 
 
+def summary(command: click.Command, limit: int) -> str:
+    """The first sentence of a command's help, cut where it pauses until it fits into `limit` characters."""
+    text = command.get_short_help_str(1_000).rstrip(".")
+    for mark in ("; ", ": "):
+        if len(text) > limit:
+            text = text.partition(mark)[0]
+    while len(text) > limit and ", " in text:
+        text = text.rpartition(", ")[0]
+    return text
+
+
+class Group(click.Group):
+    """A group of commands whose help shows whole sentences where click would cut them."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        found = [command for name in self.list_commands(ctx) if (command := self.get_command(ctx, name)) is not None]
+        width = max(len(str(each.name)) for each in found)
+        with formatter.section("Commands"):
+            formatter.write_dl([(str(each.name), summary(each, formatter.width - width - 6)) for each in found])
+
+
 _CONTEXT: Final = "walrq.context"
 _TARGET: Final = "walrq.target"
 
 
 def server_option(command: F) -> F:
     """`--server URL` and `--context NAME`; the command gets the URL of the server that is meant, as `server`."""
+    return _server_options(command, _find_server)
+
+
+def server_option_to_judge(command: F) -> F:
+    """As `server_option`, for a command that goes on when the server cannot be told: `target` then says why."""
+    return _server_options(command, _find_server_if_possible)
+
+
+def _server_options(command: F, find: Callable[[click.Context, click.Parameter, str | None], str]) -> F:
     command = click.option(
         "--context",
         metavar="NAME",
@@ -62,7 +92,7 @@ def server_option(command: F) -> F:
     return click.option(
         "--server",
         metavar="URL",
-        callback=_find_server,
+        callback=find,
         help="walrq://HOST:PORT  [WALRQ_SERVER, else the context in use, else walrq://127.0.0.1:50051]",
     )(command)
 
@@ -81,9 +111,27 @@ def _find_server(ctx: click.Context, parameter: click.Parameter, given: str | No
     return meant.url
 
 
+def _find_server_if_possible(ctx: click.Context, parameter: click.Parameter, given: str | None) -> str:
+    from walrq.errors import ConfigError
+
+    try:
+        return _find_server(ctx, parameter, given)
+    except ConfigError as error:
+        ctx.meta[_TARGET] = error
+        return ""
+
+
 def target() -> Target:
-    """Which server `server_option` found for the command that runs, and who named it."""
-    found: Target = click.get_current_context().meta[_TARGET]
+    """Which server the options found for the command that runs, and who named it.
+
+    Raises:
+        ConfigError: nobody could tell (only after `server_option_to_judge`).
+    """
+    from walrq.errors import ConfigError
+
+    found: Target | ConfigError = click.get_current_context().meta[_TARGET]
+    if isinstance(found, ConfigError):
+        raise found
     return found
 
 
@@ -138,15 +186,15 @@ def settings_file(config: str | None) -> Path | None:
     return Path(name) if name else None
 
 
-def load_settings(config: str | None, flags: Mapping[str, Any]) -> Config:
-    """The settings of a node that were given by flags, variables and the file.
+def load_settings(config: str | None, flags: Mapping[str, Any], env: Mapping[str, str] | None = None) -> Config:
+    """The settings of a node that were given by flags, variables (of this process unless given) and the file.
 
     Raises:
         ConfigError: see `Config.load`.
     """
     from walrq.daemon.config import Config
 
-    return Config.load(flags, os.environ, settings_file(config))
+    return Config.load(flags, os.environ if env is None else env, settings_file(config))
 
 
 # --- completion ---------------------------------------------------------------------------------------------
@@ -284,10 +332,10 @@ def where(texts: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def confirm(question: str, yes: bool) -> None:
-    """Ask before something that cannot be undone; without a person to ask, `--yes` is needed."""
+def confirm(question: str, yes: bool, why: str = "this cannot be undone") -> None:
+    """Ask before something that cannot be undone; without a person to ask, `--yes` is needed and `why` is said."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError("this cannot be undone: add --yes when nobody is there to be asked")
+        raise click.UsageError(f"{why}: add --yes when nobody is there to be asked")
     click.confirm(question, abort=True, err=True)

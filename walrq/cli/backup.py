@@ -45,7 +45,7 @@ def backup(file: str, data_dir: str | None, server: str | None, yes: bool, as_js
     if file == "-" and sys.stdout.isatty():
         raise click.UsageError("a backup is no text: name a file, or send standard output into one")
     if file != "-" and os.path.exists(file):
-        confirm(f"{file} exists. Replace it?", yes)
+        confirm(f"{file} exists. Replace it?", yes, f"{file} exists, and replacing it cannot be undone")
     if data_dir is None:
         facts, parts = _from_server(file, server)
     else:

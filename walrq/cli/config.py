@@ -13,6 +13,7 @@ import click
 
 from walrq.cli import output
 from walrq.cli.arguments import (
+    Group,
     example,
     json_option,
     load_settings,
@@ -33,7 +34,7 @@ class Shown:
     origin: str
 
 
-@click.group(epilog=example("walrq config show --origin"))
+@click.group(cls=Group, epilog=example("walrq config show --origin"))
 def config() -> None:
     """Settings: which count here, and where each comes from."""
 

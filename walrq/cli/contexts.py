@@ -20,7 +20,7 @@ import attrs
 import click
 
 from walrq.cli import output
-from walrq.cli.arguments import complete_contexts, example, json_option
+from walrq.cli.arguments import Group, complete_contexts, example, json_option
 
 if TYPE_CHECKING:
     from walrq.errors import ConfigError
@@ -198,7 +198,7 @@ def _check_variables(env: Mapping[str, str]) -> None:
 
 
 # --- commands -----------------------------------------------------------------------------------------------
-@click.group(epilog=example("walrq context list"))
+@click.group(cls=Group, epilog=example("walrq context list"))
 def context() -> None:
     """Names for servers, so that `--context prod` will do."""
 

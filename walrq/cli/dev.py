@@ -91,6 +91,7 @@ def wipe(directory: Path) -> None:
     import fcntl
 
     from walrq.errors import DataDirInvalid, DataDirLocked
+    from walrq.storage.inspect import lock_holder
 
     if not directory.is_dir():
         return
@@ -105,7 +106,9 @@ def wipe(directory: Path) -> None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise DataDirLocked(f"{directory} is in use by another walrq process; stop it first") from None
+            holder = lock_holder(str(directory / "LOCK"))
+            who = "another walrq process" if holder is None else f"another walrq process, {holder}"
+            raise DataDirLocked(f"{directory} is in use by {who}; stop it first") from None
         # FORMAT last: a directory that is half removed is still known as ours.
         for name in sorted(names, key=lambda name: name == "FORMAT"):
             part = directory / name

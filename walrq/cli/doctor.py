@@ -22,7 +22,7 @@ import attrs
 import click
 
 from walrq.cli import output
-from walrq.cli.arguments import example, json_option, load_settings, server_option, settings_options, target
+from walrq.cli.arguments import example, json_option, load_settings, server_option_to_judge, settings_options, target
 
 if TYPE_CHECKING:
     from walrq.cli.contexts import Target
@@ -66,7 +66,7 @@ class Finding:
 @click.command(epilog=example("walrq doctor --json"))
 @settings_options
 @json_option
-@server_option
+@server_option_to_judge
 def doctor(config: str | None, as_json: bool, server: str, **flags: Any) -> int:
     """Say what is in order here, and what to do about the rest: machine, settings, data directory, server.
 
@@ -74,7 +74,7 @@ def doctor(config: str | None, as_json: bool, server: str, **flags: Any) -> int:
     something is bad; warnings do not count.
     """
     found = []
-    for finding in examine(config, flags, target()):
+    for finding in examine(config, flags):
         found.append(finding)
         if as_json:
             output.json_line(attrs.asdict(finding))
@@ -114,25 +114,44 @@ def _show(finding: Finding) -> None:
         status = name = ""
 
 
-def examine(config: str | None, flags: Mapping[str, Any], meant: Target) -> Iterator[Finding]:
+def examine(config: str | None, flags: Mapping[str, Any]) -> Iterator[Finding]:
     """Every finding, in the order in which they are looked for."""
     from walrq.errors import ConfigError
 
     yield look_at_python()
     yield look_at_packages()
     yield look_at_environment(os.environ)
-    yield from look_at_server(meant)
+    try:
+        meant = target()
+    except ConfigError as error:
+        yield Finding("server", "bad", error.text, "commands refuse to guess which server is meant; --server names it")
+    else:
+        yield from look_at_server(meant)
     try:
         settings = load_settings(config, flags)
     except ConfigError as error:
         yield Finding("settings", "bad", error.text, "`walrq config check FILE` lists all mistakes of a file")
-        return
-    origins = sorted({origin for _, _, origin in settings.rows()} - {"default"})
-    yield Finding("settings", "good", f"in order: {', '.join(origins) if origins else 'all defaults'}")
+        try:
+            # The rest is looked at all the same when only the name of a variable is wrong.
+            settings = load_settings(config, flags, without_unknown(os.environ))
+        except ConfigError:
+            yield look_at_epoll()
+            return
+    else:
+        origins = sorted({origin for _, _, origin in settings.rows()} - {"default"})
+        yield Finding("settings", "good", f"in order: {', '.join(origins) if origins else 'all defaults'}")
     yield look_at_epoll()
     yield look_at_descriptors(settings.max_connections)
     yield from look_at_directory(settings)
     yield look_at_port(settings)
+
+
+def without_unknown(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables but for those that look like ours and that nobody reads."""
+    from walrq.daemon.config import unknown_variables
+
+    unknown = frozenset(unknown_variables(env))
+    return {name: given for name, given in env.items() if name not in unknown}
 
 
 # --- the machine --------------------------------------------------------------------------------------------
@@ -326,25 +345,14 @@ def judge_directory(directory: Path, place: Path) -> Finding:
 
 def look_at_lock(path: Path) -> Finding:
     """Which process holds a data directory."""
-    try:
-        locks = Path("/proc/locks").read_text()
-    except FileNotFoundError:
+    from walrq.storage.inspect import lock_holder
+
+    if not os.path.exists("/proc/locks"):
         return Finding("lock", "good", f"{path} is there; this system does not tell who holds it")
-    holder = holder_of(path.stat(), locks)
+    holder = lock_holder(str(path))
     if holder is None:
         return Finding("lock", "good", "no node runs on it")
     return Finding("lock", "good", f"a node runs on it, process {holder}; a second one will be refused")
-
-
-def holder_of(status: os.stat_result, locks: str) -> int | None:
-    """The process that has flocked a file, from the text of /proc/locks."""
-    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    for line in locks.splitlines():
-        fields = line.split()
-        # 1: FLOCK ADVISORY WRITE 4711 08:01:1234 0 EOF
-        if len(fields) >= 6 and fields[1] == "FLOCK" and fields[5] == place:
-            return int(fields[4])
-    return None
 
 
 def judge_space(free: int, segment_bytes: int, *, fresh: bool) -> Finding:

@@ -10,6 +10,7 @@ import click
 
 from walrq.cli import output
 from walrq.cli.arguments import (
+    Group,
     confirm,
     example,
     json_option,
@@ -39,7 +40,7 @@ def _row(info: QueueInfo) -> tuple[Any, ...]:
     return (info.name + paused, *(getattr(info, name) for name in COUNTS))
 
 
-@click.group(epilog=example("walrq queue list"))
+@click.group(cls=Group, epilog=example("walrq queue list"))
 def queue() -> None:
     """Queues and their settings."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from walrq.cli import output
-from walrq.cli.arguments import F, example, json_option
+from walrq.cli.arguments import F, Group, example, json_option
 
 
 def _directory_option(command: F) -> F:
@@ -21,7 +21,7 @@ def _directory(given: str | None) -> str:
     return given or os.environ.get("WALRQ_DATA_DIR") or os.environ.get("DATA_DIR") or "walrq-data"
 
 
-@click.group(epilog=example("walrq wal verify"))
+@click.group(cls=Group, epilog=example("walrq wal verify"))
 def wal() -> None:
     """Look into a data directory; nothing is changed."""
 

@@ -18,6 +18,7 @@ because the terminal is gone does it stop the node.
 from __future__ import annotations
 
 import gc
+import ipaddress
 import json
 import logging
 import os
@@ -45,11 +46,13 @@ from walrq.daemon.reactor import AVAILABLE as EPOLL_AVAILABLE
 from walrq.daemon.reactor import Reactor
 from walrq.daemon.reaper import Reaper, keep_sessions
 from walrq.daemon.stream_front import StreamFront
-from walrq.errors import ERRORS, Code, ConfigError, WalrqError
+from walrq.errors import ERRORS, Code, ConfigError, DataDirLocked, WalrqError
 from walrq.protocol.handshake import Hello, Shards, Welcome
 from walrq.replica import Replica, ReplicaConfig
 from walrq.storage.config import StorageConfig
 from walrq.storage.disk import Disk, RealDisk
+from walrq.storage.identity import LOCK_NAME
+from walrq.storage.inspect import lock_holder
 from walrq.storage.storage import Storage
 
 log = logging.getLogger("walrq.supervisor")
@@ -221,7 +224,13 @@ async def open_node(config: Config, *, disk: Disk | None = None, clock: Clock | 
             raise
         return storage, node_id, replica
 
-    storage, node_id, replica = await trio.to_thread.run_sync(open_blocking)
+    try:
+        storage, node_id, replica = await trio.to_thread.run_sync(open_blocking)
+    except DataDirLocked as error:
+        holder = lock_holder(f"{config.data_dir}/{LOCK_NAME}")
+        if holder is not None:
+            error.text += f", {holder}"
+        raise
     for finding in storage.findings:
         log.warning("storage_finding %s", finding)
     driver = Driver(replica, storage, clock, inline=config.fsync != "always", settles=config.fsync != "never")
@@ -333,7 +342,10 @@ async def _serve_node(node: Node, sock: socket.socket, wishes: Wishes, greet: Gr
                     accepting.start_soon(door.run)
                     accepting.start_soon(_reload_on_wish, node, door, wishes)
                     address = listener.address_of(sock)
-                    _log_ready(node, address)
+                    # At a terminal the banner says all of it.
+                    if greet is not None or not sys.stderr.isatty():
+                        _log_ready(node, address)
+                    _warn_of_open_door(sock, address)
                     line = {"event": "ready", "node": node.node_id, "endpoints": {"cbor": address}}
                     if greet is not None:
                         accepting.start_soon(greet, line)
@@ -473,6 +485,16 @@ def _log_ready(node: Node, address: str) -> None:
     config = node.config
     policy = config.text("fsync")
     log.info("ready node=%s cbor=%s data_dir=%s fsync=%s", node.node_id, address, config.data_dir, policy)
+
+
+def _warn_of_open_door(sock: socket.socket, address: str) -> None:
+    """Say so when the node can be reached from elsewhere: it asks nobody who he is."""
+    if not ipaddress.ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback:
+        log.warning(
+            "open_door cbor=%s: there is no authentication, whoever reaches this address may read and remove every"
+            " message; listen on 127.0.0.1, or keep others away with a firewall",
+            address,
+        )
 
 
 def _banner(node: Node, address: str, stream: TextIO | None = None) -> None:

@@ -7,6 +7,7 @@ the tail may then look torn, because it is being written. All results are plain 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -237,3 +238,24 @@ def _verify_snapshots(disk: Disk, data_dir: str) -> tuple[Manifest | None, list[
             continue
         newest = manifest
     return newest, findings
+
+
+def lock_holder(path: str) -> int | None:
+    """The process that has locked a file, as this system tells it; None when nobody has, or when it does not tell."""
+    try:
+        with open("/proc/locks", encoding="ascii") as locks:
+            return holder_of(os.stat(path), locks.read())
+    except OSError:
+        return None
+
+
+def holder_of(status: os.stat_result, locks: str) -> int | None:
+    """The process that has flocked a file, from the text of /proc/locks."""
+    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    for line in locks.splitlines():
+        fields = line.split()
+        # 1: FLOCK ADVISORY WRITE 4711 08:01:1234 0 EOF
+        if len(fields) >= 6 and fields[1] == "FLOCK" and fields[5] == place:
+            # 0, or negative: a process of another container.
+            return int(fields[4]) if int(fields[4]) > 0 else None
+    return None
