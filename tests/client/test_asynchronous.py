@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import time
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -12,6 +14,7 @@ import sniffio
 import walrq
 from tests.client.fake_server import Connection, Drop, FakeServer, delivered, running
 from walrq import aio, api
+from walrq.client.failures import ServerUnreachable
 from walrq.errors import (
     ConfigError,
     ConnectionLost,
@@ -417,3 +420,28 @@ async def test_a_pool_keeps_small_calls_clear_of_a_slow_one(fake: FakeServer) ->
     await arrived(fake, api.CloseSession, 3)
 
     assert 3 == len(fake.hellos)
+
+
+@pytest.mark.anyio
+async def test_a_server_that_is_not_there_is_named_once() -> None:
+    """In the system's words, under trio and asyncio alike."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+    with pytest.raises(ServerUnreachable) as raised:
+        async with aio.connect(f"walrq://127.0.0.1:{port}", connect_wait_s=0):
+            pass
+
+    assert raised.value.text.startswith(f"no walrq server at 127.0.0.1:{port}: Connection refused. Start one with")
+
+
+@pytest.mark.anyio
+async def test_a_client_that_is_entered_the_wrong_way_says_how() -> None:
+    """`with` and `await` are the slips of those who come from the blocking client, or from asyncpg."""
+    client: Any = aio.connect()
+
+    with pytest.raises(TypeError, match="needs `async with`"):
+        with client:
+            pass
+    with pytest.raises(TypeError, match="is not awaited"):
+        await client

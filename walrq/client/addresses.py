@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 from collections.abc import Sequence
 
@@ -68,9 +70,16 @@ def explain(endpoint: Endpoint, cause: BaseException | None, refused: WalrqError
 
 
 def _innermost(error: BaseException) -> str:
-    """The plainest text in a chain of socket errors."""
+    """The plainest text in a chain of socket errors: the system's own words, because what the event loops make of
+    them names the address once more."""
     while error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, BaseExceptionGroup):
         return _innermost(error.exceptions[0])
-    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    if not isinstance(error, OSError):
+        return str(error) or type(error).__name__
+    # The numbers of a name that was not found (`gaierror`) are not the system's.
+    number = error.errno
+    if number is not None and number in errno.errorcode and not isinstance(error, socket.gaierror):
+        return os.strerror(number)
+    return error.strerror or str(error) or type(error).__name__

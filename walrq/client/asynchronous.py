@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, NoReturn, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar, overload
 
 import anyio
 import anyio.abc
@@ -172,6 +172,20 @@ class Client:
         for consumer in list(self._consumers):
             consumer._release()
         await _close_all(self._carriers)
+
+    if not TYPE_CHECKING:
+        # Two slips that would say no more than "does not support"; type checkers still see them.
+        def __enter__(self):
+            raise TypeError("walrq.aio.connect() needs `async with`; walrq.connect() is for `with`")
+
+        def __exit__(self, *_):
+            """Never reached; without it Python would not even ask `__enter__`."""
+
+        def __await__(self):
+            raise TypeError(
+                "walrq.aio.connect() is not awaited: `async with walrq.aio.connect() as client:` connects, and closes"
+                " at the end"
+            )
 
     def __repr__(self) -> str:
         carrier = self._carriers[0]

@@ -86,7 +86,11 @@ def wall_ms(at: datetime | float, name: str) -> int:
     """Milliseconds since 1970 of an aware datetime or of seconds since 1970."""
     if isinstance(at, datetime):
         if at.tzinfo is None:
-            raise InvalidArgument(f"{name} is a datetime without a time zone", field=name)
+            raise InvalidArgument(
+                f"{name} is a datetime without a time zone; datetime.now(UTC) has one, and .astimezone() adds the local"
+                " one",
+                field=name,
+            )
         at = at.timestamp()
     return milliseconds(at, name, (1 << 47) - 1)
 
@@ -535,8 +539,9 @@ def _item_error(queue: str, code: int) -> WalrqError | None:
 
 
 _ITEM_TEXTS: Final = {
-    int(Code.RECEIPT_EXPIRED): "the lease is over: its time ran out, or the message was given back or settled before;"
-    " nothing changed. Poll with a longer visibility, or touch the message while you work on it",
+    int(Code.RECEIPT_EXPIRED): "the lease is over, and nothing changed: the message was acknowledged or given back"
+    " before, or its time ran out; against that poll with a longer visibility, or touch the message while you work on"
+    " it",
     int(Code.RECEIPT_INVALID): "this receipt was never issued for this queue; pass the handle on unchanged, with the"
     " queue it came from",
     int(Code.INVALID_ARGUMENT): "the receipt's lease has no message at this offset",

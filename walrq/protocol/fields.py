@@ -240,8 +240,9 @@ def batch_ends(ends: bytes, size: int, each_max: int, field: str) -> None:
             return
         longest = max(map(sub, numbers, (0, *numbers)))
     if longest > each_max:
+        what = "headers" if field == "header_ends" else "payload"
         raise MessageTooLarge(
-            f"a message's stretch by {field} has {longest} bytes, at most {each_max} are allowed",
+            f"a message's {what} of {longest} bytes, at most {each_max} are allowed",
             field=field,
             limit=each_max,
         )

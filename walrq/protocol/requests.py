@@ -21,6 +21,7 @@ from walrq.errors import (
     BatchTooLarge,
     InvalidArgument,
     MalformedRequest,
+    MessageTooLarge,
     RemoteProtocolError,
     UnknownOperation,
 )
@@ -143,6 +144,10 @@ def _columns(
                 f"header_ends has {len(packed_header_ends) >> 2} offsets for {count} messages",
                 field="header_ends",
             )
+    if size > BATCH_BYTES_MAX and count == 1:
+        raise MessageTooLarge(
+            f"a message of {size} bytes, at most {MESSAGE_BYTES_LIMIT} are allowed", limit=MESSAGE_BYTES_LIMIT
+        )
     if size > BATCH_BYTES_MAX:
         raise BatchTooLarge(f"a batch of {size} bytes, at most {BATCH_BYTES_MAX} are allowed", limit=BATCH_BYTES_MAX)
     fields.batch_ends(packed_ends, len(payloads), MESSAGE_BYTES_LIMIT, "ends")

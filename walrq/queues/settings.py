@@ -62,6 +62,13 @@ DEFAULTS: Final = Settings()
 NAMES: Final = tuple(field.name for field in attrs.fields(Settings))
 
 _Check = Callable[[str, Any], Any]
+# A value is shown in an error as it was given, but not all of a long one.
+_SHOWN_CHARACTERS: Final = 60
+
+
+def _shown(given: Any) -> str:
+    text = repr(given)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
 
 
 def _integer(low: int, high: int, *, optional: bool = False) -> _Check:
@@ -69,7 +76,8 @@ def _integer(low: int, high: int, *, optional: bool = False) -> _Check:
         if given is None and optional:
             return None
         if isinstance(given, bool) or not isinstance(given, int):
-            raise InvalidSetting(f"{name} must be a whole number, not {type(given).__name__}", setting=name)
+            unit = " of milliseconds" if name.endswith("_ms") else ""
+            raise InvalidSetting(f"{name} is {_shown(given)}; it must be a whole number{unit}", setting=name)
         if not low <= given <= high:
             raise InvalidSetting(f"{name} is {given}, allowed are {low} to {high}", setting=name, low=low, high=high)
         return given
@@ -79,14 +87,14 @@ def _integer(low: int, high: int, *, optional: bool = False) -> _Check:
 
 def _flag(name: str, given: Any) -> Any:
     if not isinstance(given, bool):
-        raise InvalidSetting(f"{name} must be true or false", setting=name)
+        raise InvalidSetting(f"{name} is {_shown(given)}; it must be true or false", setting=name)
     return given
 
 
 def _choice(*allowed: str) -> _Check:
     def check(name: str, given: Any) -> Any:
         if given not in allowed:
-            raise InvalidSetting(f"{name} must be one of {', '.join(allowed)}", setting=name)
+            raise InvalidSetting(f"{name} is {_shown(given)}; it must be one of {', '.join(allowed)}", setting=name)
         return given
 
     return check
