@@ -1,4 +1,4 @@
-"""Every program of docs/examples/ is run against a real node, and did what it says."""
+"""Every program of docs/examples/ is run against a node of its own, and did what it says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import walrq
-from walrq.testing.node import Node
+from walrq.testing.server import Server
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLES = ROOT / "docs/examples"
@@ -21,18 +21,18 @@ SECONDS_MAX = 120
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
+def node() -> Iterator[Server]:
     """A fresh node for one example."""
-    with Node(tmp_path / "data", flags=["--max-wal-segment-size", "1MiB"]) as started:
-        yield started.start()
+    with Server() as server:
+        yield server
 
 
-def environment(node: Node) -> dict[str, str]:
+def environment(node: Server) -> dict[str, str]:
     """The settings of a process that is the node's client."""
     return {**os.environ, "WALRQ_SERVER": node.url, "PYTHONPATH": str(ROOT)}
 
 
-def run(name: str, node: Node, folder: Path) -> list[str]:
+def run(name: str, node: Server, folder: Path) -> list[str]:
     """What the program prints, line by line; it ends with status 0, warns of nothing and leaves nothing on stderr."""
     ran = subprocess.run(
         [sys.executable, "-W", "error", str(EXAMPLES / name)],
@@ -46,7 +46,7 @@ def run(name: str, node: Node, folder: Path) -> list[str]:
     return ran.stdout.splitlines()
 
 
-def test_background_jobs(node: Node, tmp_path: Path) -> None:
+def test_background_jobs(node: Server, tmp_path: Path) -> None:
     """A worker is killed in the middle: its job is done by another, once."""
     printed = run("background_jobs.py", node, tmp_path)
 
@@ -67,7 +67,7 @@ def test_background_jobs(node: Node, tmp_path: Path) -> None:
     ] == printed[5:]
 
 
-def test_webhook_ingest(node: Node, tmp_path: Path) -> None:
+def test_webhook_ingest(node: Server, tmp_path: Path) -> None:
     """A burst is absorbed, repeats are recognised, the pace is kept."""
     expected = [
         "sent 40, waiting 20",
@@ -79,7 +79,7 @@ def test_webhook_ingest(node: Node, tmp_path: Path) -> None:
     assert expected == run("webhook_ingest.py", node, tmp_path)
 
 
-def test_vip_priority(node: Node, tmp_path: Path) -> None:
+def test_vip_priority(node: Server, tmp_path: Path) -> None:
     """VIPs first, and the others get their share."""
     expected = [
         "strict: vip 0, vip 1, normal 0, normal 1, normal 2",
@@ -91,7 +91,7 @@ def test_vip_priority(node: Node, tmp_path: Path) -> None:
     assert expected == run("vip_priority.py", node, tmp_path)
 
 
-def test_reminders(node: Node, tmp_path: Path) -> None:
+def test_reminders(node: Server, tmp_path: Path) -> None:
     """Taking back and moving answer exactly."""
     expected = [
         "waiting: 3",
@@ -106,7 +106,7 @@ def test_reminders(node: Node, tmp_path: Path) -> None:
     assert expected == run("reminders.py", node, tmp_path)
 
 
-def test_dlq_repair(node: Node, tmp_path: Path) -> None:
+def test_dlq_repair(node: Server, tmp_path: Path) -> None:
     """What died is understood, sent back and mended; nothing is charged twice or lost."""
     expected = [
         "charged at night: 0",
@@ -125,7 +125,7 @@ def test_dlq_repair(node: Node, tmp_path: Path) -> None:
         assert (0, 0) == (queue.show_queue("invoices").ready, queue.show_queue("invoices").dead)
 
 
-def test_django_orders(node: Node, tmp_path: Path) -> None:
+def test_django_orders(node: Server, tmp_path: Path) -> None:
     """A rolled back order leaves no job, a repaired one no second."""
     expected = [
         "rolled back: the card was declined",
@@ -157,7 +157,7 @@ print(json.dumps(answers))
 """
 
 
-def test_fastapi_app(node: Node, tmp_path: Path) -> None:
+def test_fastapi_app(node: Server, tmp_path: Path) -> None:
     """The application's client lives as long as the application, and its answers are those of the queue."""
     ran = subprocess.run(
         [sys.executable, "-c", FASTAPI_SESSION],
@@ -200,7 +200,7 @@ def outputs(path: Path) -> list[list[str]]:
     return found
 
 
-def test_notebook(node: Node, tmp_path: Path) -> None:
+def test_notebook(node: Server, tmp_path: Path) -> None:
     """The notebook shows what it shows when it is run, outputs included."""
     execute_notebook(node, EXAMPLES / "notebook.ipynb", tmp_path / "executed.ipynb")
 
@@ -210,7 +210,7 @@ def test_notebook(node: Node, tmp_path: Path) -> None:
     assert outputs(EXAMPLES / "notebook.ipynb") == shown
 
 
-def execute_notebook(node: Node, source: Path, target: Path) -> None:
+def execute_notebook(node: Server, source: Path, target: Path) -> None:
     """Run every cell of `source` and store it with its outputs as `target`."""
     ran = subprocess.run(
         [sys.executable, "-c", EXECUTE, str(source), str(target)],

@@ -3,42 +3,30 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import walrq
 import walrq.aio
 from tests.docs import tables
+from tests.docs.conftest import Site
 from walrq.errors import ERRORS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DOCS = ROOT / "docs"
 
 
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+def test_the_site_builds_without_a_warning(site: Site) -> None:
     """A broken link, a name that is not documented, a page that nothing leads to: each is a warning, and an error."""
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-n", "-q", "-b", "html"]
-    ran = subprocess.run(
-        [*command, "-d", str(tmp_path / "trees"), str(DOCS), str(tmp_path / "site")],
-        cwd=ROOT,
-        env={"PATH": "", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-
-    assert (0, "") == (ran.returncode, ran.stderr)
-    assert (tmp_path / "site/index.html").is_file()
-    assert (tmp_path / "site/llms.txt").is_file()
-    reference = "".join(page.read_text() for page in (tmp_path / "site/reference").glob("*.html"))
+    assert (0, "") == site.built()
+    assert (site.folder / "index.html").is_file()
+    assert (site.folder / "llms.txt").is_file()
+    reference = "".join(page.read_text() for page in (site.folder / "reference").glob("*.html"))
     public = [f"walrq.{name}" for name in walrq.__all__] + [f"walrq.aio.{name}" for name in walrq.aio.__all__]
     elsewhere = {"walrq.__version__", "walrq.aio", "walrq.WalrqError", "walrq.aio.ClientConfig"}
     missing = [name for name in public if f'id="{name}"' not in reference]
     assert [] == sorted(set(missing) - elsewhere), "every public name has its place in the reference"
     assert 'id="walrq.Client.push"' in reference and 'id="walrq.errors.WalrqError"' in reference
-    assert (
-        "CHANGELOG" not in (tmp_path / "site/changelog.html").read_text().partition("<article")[2].partition("</p>")[0]
-    )
+    assert "CHANGELOG" not in (site.folder / "changelog.html").read_text().partition("<article")[2].partition("</p>")[0]
 
 
 def test_tables_are_those_of_the_code() -> None:
