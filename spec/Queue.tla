@@ -542,8 +542,8 @@ Fair == WF_vars(Tick) /\ WF_vars(Reap)
 Polled == WF_vars(\E number \in Polls, visibility \in Visibilities : Lease(number, visibility))
 FairSpec == Spec /\ Fair /\ Polled
 UnpolledSpec == Spec /\ Fair
-Drains == \A m \in 1..MaxMessages :
-    (m \in Messages(q) /\ q.msg[m].at \in Living) ~> (q.msg[m].at \in {"dead", "parked", "gone"})
+Unsettled(m) == m \in Messages(q) /\ q.msg[m].at \in Living
+Drains == \A m \in Ids : Unsettled(m) ~> ~Unsettled(m)
 
 -----------------------------------------------------------------------------
 (* WITNESSES: states that must be reachable, else a guard or a bound hides what is to be checked. *)

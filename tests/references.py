@@ -3,6 +3,7 @@
 A reference stands in backquotes and is one of
     walrq/queues/leases.py                    a file or folder
     tests/queues/test_leases.py::test_name    a function, class or method in it (Class::method)
+    spec/Queue.tla::Exclusive                 a definition of a module
     walrq queue list, python -m bench ingest, python -m chaos soak, make soak
                                               a command, whose sub-commands must exist
 """
@@ -64,7 +65,9 @@ def references(cell: str) -> list[str]:
 
 @functools.cache
 def definitions(path: Path) -> frozenset[str]:
-    """Functions, classes and Class::method names defined in a Python file."""
+    """Functions, classes and Class::method names defined in a Python file; definitions of a TLA+ module."""
+    if path.suffix == ".tla":
+        return frozenset(re.findall(r"^(\w+)(?:\([^)]*\))? ==", path.read_text(), flags=re.MULTILINE))
     names = set()
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

@@ -6,6 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.spec.queue_twin import QueueBinding
+from tests.spec.session_twin import SessionBinding
 from tests.spec.walking import Binding
 
-BINDINGS: Mapping[str, Callable[[Mapping[str, Any]], Binding]] = {"Queue": QueueBinding}
+BINDINGS: Mapping[str, Callable[[Mapping[str, Any]], Binding]] = {
+    "Queue": QueueBinding,
+    "Session": SessionBinding,
+}

@@ -127,7 +127,7 @@ def test_what_tlc_is_given_holds_the_model() -> None:
     """Constants, properties and notes; a list of the manifest is a set."""
     job = job_of(MODEL)
 
-    assert "  Visibilities = {2}\n" in job.config
+    assert "  Visibilities = {1}\n" in job.config
     assert 'PrintT(<<"reached", "SeenTwoLeases">>)' in job.sources["Run"]
     assert "StepExclusive == [][Exclusive]_vars" in job.sources["Run"]
 

@@ -108,6 +108,8 @@ _VIOLATED: Final = re.compile(
 )
 _STEP: Final = re.compile(r"(\d+): (?:<(\w+) line .*>|<(Initial predicate)>|(.*))")
 
+_COMPLAINT: Final = re.compile(r"\*\*\* Errors|Parse Error|Unknown operator|Could not|Exception|was expecting")
+
 # Messages by number.
 _INVARIANTS: Final = (2110, 2107)
 _PROPERTIES: Final = (2112, 2116)
@@ -133,6 +135,7 @@ class Reading:
         self._code = 0
         self._class = 0
         self._lines: list[str] = []
+        self._complaining = False
 
     def line(self, line: str) -> Progress | None:
         """Take the next line (without its end); what it says of the run's progress, if it does."""
@@ -140,6 +143,7 @@ class Reading:
         if start is not None:
             self._code, self._class = int(start[1]), int(start[2])
             self._lines = []
+            self._complaining = False
             return None
         if _END.fullmatch(line.strip()) is not None:
             code, self._code = self._code, 0
@@ -148,7 +152,9 @@ class Reading:
             self._lines.append(line)
         elif line.startswith(("<<", '"')):
             self.transcript.printed.append(line)
-        elif re.search(r"\*\*\* Errors|Parse Error|Unknown operator|Could not|Exception|was expecting", line):
+        elif line.strip() and (self._complaining or _COMPLAINT.search(line)):
+            # The parser's complaints are no messages: the first is followed by what it is about.
+            self._complaining = True
             self.transcript.errors.append(line)
         return None
 
