@@ -11,7 +11,9 @@ from typing import Any, assert_type
 
 import walrq
 
-worker = walrq.Worker("walrq://127.0.0.1:50051", queue="default", concurrency=8, prefetch=0, lease=60, stop_timeout=10)
+worker = walrq.Worker(
+    "walrq://127.0.0.1:50051", queue="default", concurrency=8, prefetch=0, lease=60, stop_timeout=10, backend="asyncio"
+)
 
 
 @worker.task

@@ -143,15 +143,22 @@ class Serving:
         self._stop()
 
     async def _watch_signals(self) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            taken_at = -math.inf
-            async for number in signals:
-                now = time.monotonic()
-                # A terminal sends Ctrl-C to the whole group, and a parent may pass its own on: that is one signal.
-                if now - taken_at > SAME_SIGNAL_S:
-                    taken_at = now
-                    log.info("signal %s", signal.Signals(number).name)
-                    self._stop()
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        try:
+            with anyio.open_signal_receiver(*numbers) as signals:
+                taken_at = -math.inf
+                async for number in signals:
+                    now = time.monotonic()
+                    # A terminal sends Ctrl-C to the whole group, and a parent may pass its own on: that is one signal.
+                    if now - taken_at > SAME_SIGNAL_S:
+                        taken_at = now
+                        log.info("signal %s", signal.Signals(number).name)
+                        self._stop()
+        finally:
+            if self._plan.process_ends:
+                # One more signal would not end it any sooner, and take its exit status away.
+                for number in numbers:
+                    signal.signal(number, signal.SIG_IGN)
 
     # --- the tree -------------------------------------------------------------------------------------------
     async def run(self) -> int:
