@@ -123,3 +123,8 @@ def test_a_removed_node_may_lead_until_its_removal_is_committed() -> None:
     assert membership.may_lead("a", 4) and membership.may_lead("b", 5)
     assert not membership.may_lead("a", 5)
     assert not membership.may_lead("l", 4) and not membership.may_lead("q", 0)
+
+    membership.append(7, Configuration.of("bl"))
+    membership.append(9, Configuration.of("b"))
+    assert membership.may_lead("l", 5) and membership.may_lead("l", 8)
+    assert not membership.may_lead("l", 9)

@@ -178,9 +178,10 @@ class Membership:
         """Whether a node may stand: it is a voter, or its removal is not known to be committed.
 
         The entry that removes it may be nowhere but in its own log, which then only it can spread (thesis 4.2.2). It
-        stands without a vote of its own.
+        stands without a vote of its own. Its promotion need not be known to be committed either.
         """
-        return node in self.current.voters or node in self.at(commit_index).voters
+        later = [configuration for index, configuration in self._history if index > commit_index]
+        return any(node in configuration.voters for configuration in (self.at(commit_index), *later))
 
     def append(self, index: int, configuration: Configuration) -> None:
         """An entry with a configuration was appended."""
