@@ -140,6 +140,7 @@ class Serving:
     def _interrupted(self, interrupt: KeyboardInterrupt) -> None:
         """A handler was interrupted: as a SIGINT that came there first."""
         self._interrupt = self._interrupt or interrupt
+        log.warning("interrupted: a handler raised KeyboardInterrupt, so this worker stops")
         self._stop()
 
     async def _watch_signals(self) -> None:
