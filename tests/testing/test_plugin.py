@@ -246,7 +246,7 @@ def test_a_session_server_is_one_for_all(users: pytest.Pytester) -> None:
     result = run(users)
 
     result.assert_outcomes(passed=2, failed=1)
-    result.stdout.fnmatch_lines(["server  walrq://127.0.0.1:* (running)", "queues  none", "repeat *"])
+    result.stdout.fnmatch_lines(["server  walrq://127.0.0.1:* (running)", "repeat *", "queues  none"])
 
 
 # --- failures -----------------------------------------------------------------------------------------------
@@ -274,13 +274,44 @@ def test_a_failure_shows_the_server_and_how_to_repeat_it(users: pytest.Pytester)
             "*- walrq -*",
             "server  walrq://127.0.0.1:* (running)",
             "clock *advanced by 30 s",
+            "repeat  pytest --walrq-seed=42",
             "faults  cut 1 connections",
             "queues  *ready*delayed*leased*parked*dead",
             "jobs    *1*0*0*0*0",
             "mail    *0*1*0*0*0",
-            "repeat  pytest --walrq-seed=42",
         ]
     )
+    result.stdout.no_fnmatch_line("seed  *")
+
+
+def test_a_run_that_does_not_end_is_reported_once(users: pytest.Pytester) -> None:
+    """The same section twice makes its reader look for the difference."""
+    users.makepyfile(
+        """
+        import threading
+        import walrq
+
+        worker = walrq.Worker()
+        stop = threading.Event()
+
+        @worker.task
+        def stuck():
+            stop.wait(20)
+
+        def test_it(walrq_run):
+            stuck.enqueue()
+            try:
+                walrq_run(worker, patience_s=0.1)
+            finally:
+                stop.set()
+        """
+    )
+
+    result = run(users)
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*the worker's queues do not become empty"])
+    assert 1 == sum(line.startswith("server  walrq://") for line in result.outlines)
 
 
 def test_a_passing_run_says_nothing(users: pytest.Pytester) -> None:

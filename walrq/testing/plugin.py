@@ -88,8 +88,8 @@ def pytest_runtest_makereport(
     if servers and report.failed and report.when != "teardown":
         from walrq.testing.report import describe
 
-        repeat = f"repeat  pytest {_OPTION}={item.config.stash[_SEED]}"
-        report.sections += [("walrq", f"{describe(server)}\n{repeat}") for server in servers]
+        repeat = f"pytest {_OPTION}={item.config.stash[_SEED]}"
+        report.sections += [("walrq", describe(server, repeat=repeat)) for server in servers]
     return report
 
 
@@ -166,7 +166,7 @@ def walrq_run(walrq_server: Server) -> Runner:
     """`walrq_run(worker)` runs a worker of the application until its queues are empty."""
     from walrq.testing.running import Runner
 
-    return Runner(walrq_server)
+    return Runner(walrq_server, reported=True)
 
 
 @pytest.fixture(scope="session")

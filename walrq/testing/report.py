@@ -14,8 +14,13 @@ _QUEUES_SHOWN_MAX: Final = 50
 _NOTES_SHOWN_MAX: Final = 20
 
 
-def describe(server: Server) -> str:
-    """Several lines for a person."""
+def describe(server: Server, *, repeat: str = "") -> str:
+    """Several lines for a person.
+
+    Args:
+        repeat: the command that repeats the run. It names the run's seed, of which the server's is made, so that one
+            stays untold: of two numbers only one could be typed in.
+    """
     try:
         queues = server.queues()
         state = "running" if server.running else "down"
@@ -24,7 +29,7 @@ def describe(server: Server) -> str:
     lines = [
         f"server  {server.url} ({state})",
         f"clock   {server.clock.now:%Y-%m-%d %H:%M:%S} UTC, advanced by {server.clock.advanced:.12g} s",
-        f"seed    {server.seed}",
+        f"repeat  {repeat}" if repeat else f"seed    {server.seed}",
     ]
     notes = server.faults.notes[-_NOTES_SHOWN_MAX:]
     if notes:

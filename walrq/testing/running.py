@@ -26,8 +26,10 @@ _END_S: Final = 20.0
 class Runner:
     """Runs workers of one server; the fixture `walrq_run`."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, *, reported: bool = False) -> None:
+        """With `reported` somebody else shows the server of a run that fails, as the pytest plugin does."""
         self._server = server
+        self._reported = reported
 
     def __call__(
         self,
@@ -91,7 +93,8 @@ class Runner:
             if not busy:
                 advanced += self._server.clock.advance_until(lambda: self._has_news(queues), advance - advanced)
             elif time.monotonic() >= give_up_at:
-                raise AssertionError(f"the worker's queues do not become empty\n{describe(self._server)}")
+                told = "" if self._reported else f"\n{describe(self._server)}"
+                raise AssertionError(f"the worker's queues do not become empty{told}")
             else:
                 time.sleep(_LOOK_S)
 
