@@ -47,7 +47,7 @@ def machine(tmp_path: Path) -> Iterator[Shell]:
     )
     script(
         programs / "pkill",
-        'test "$*" = "-9 -f walrq serve" || exit 1',
+        'test "$*" = "-9 -n -u $(id -u) -f walrq serve" || exit 1',
         f'for _ in $(seq 600); do test "$(wc -l < {tmp_path}/done.log)" -ge {MIDDLE} && break; sleep 0.05; done',
         "wc -l < done.log > killed-at",
         "exec kill -9 $(cat pid)",

@@ -218,15 +218,19 @@ class Reader:
             f'echo "python $*" > "{running}/$$"',
             f'exec "{sys.executable}" "$@"',
         )
+        (programs / "python3").symlink_to(programs / "python")
         script(programs / "pytest", f'exec "{sys.executable}" -m pytest "$@"')
         script(
             programs / "pkill",
-            "signal=-TERM; full=",
-            'while :; do case "$1" in -f) full=1;; -*) signal=$1;; *) break;; esac; shift; done',
-            'test -n "$full" || exit 2',
+            "signal=-TERM; full=; newest=; mine=",
+            'while :; do case "$1" in -f) full=1;; -n) newest=1;; -u) mine=$2; shift;; -*) signal=$1;; *) break;; esac',
+            "shift; done",
+            # A page that would hit everybody's processes is refused.
+            'test -n "$full" && test -n "$newest" && test "$mine" = "$(id -u)" || exit 2',
             f'cd "{running}" || exit 1',
             # Children that a killed one leaves behind are its own business, as on any machine.
-            'grep -l -e "$1" -- * | while read -r pid; do kill "$signal" "$pid" 2>/dev/null; rm -f "$pid"; done',
+            'for pid in $(ls -t); do grep -q -e "$1" "$pid" && kill "$signal" "$pid" 2>/dev/null && exit 0; done',
+            "exit 1",
         )
         script(
             programs / "make",
