@@ -11,7 +11,8 @@ import trio
 
 from tests.requirements import require
 from tests.spec.bindings import BINDINGS
-from tests.spec.walking import Divergence, replay, walk
+from tests.spec.recovery_twin import recover
+from tests.spec.walking import Divergence, part, replay, walk
 from walrq.formal import checking, models, tlc
 from walrq.formal.graph import Graph, read_behaviour
 from walrq.formal.models import load
@@ -134,7 +135,8 @@ async def test_a_small_model_gives_what_the_manifest_says(model: models.Model) -
     And the code does exactly what the graph says: every edge, and nothing else.
     """
     bound = model.module in BINDINGS and model.expect is Verdict.OK and not model.properties
-    outcome = await checking.check(TOOLS, model, graph=bound)
+    recovering = model.module == "Wal" and model.expect is Verdict.OK
+    outcome = await checking.check(TOOLS, model, graph=bound or recovering)
 
     assert () == outcome.problems
     TAKEN.setdefault(model.module, []).append(outcome)
@@ -142,6 +144,20 @@ async def test_a_small_model_gives_what_the_manifest_says(model: models.Model) -
         graph = outcome.state_graph()
         walked = walk(graph, BINDINGS[model.module](model.constants))
         assert (len(graph.states), len(graph.edges)) == (walked.states, walked.edges)
+    if recovering:
+        assert 0 < recovered(outcome.state_graph())
+
+
+def recovered(graph: Graph) -> int:
+    """Recovers every state in which the module does, with the code; how many outcomes were the module's (all)."""
+    outcomes = {}
+    for edge in graph.edges:
+        if edge.action == "Recover":
+            outcomes[edge.source] = part(graph.states[edge.target], recover(graph.states[edge.source]))
+            assert outcomes[edge.source] == recover(graph.states[edge.source]), graph.states[edge.source]
+    down = {number for number, state in graph.states.items() if state["state"] == "down"}
+    assert down == outcomes.keys()
+    return len(outcomes)
 
 
 @pytest.mark.trio
