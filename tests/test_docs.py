@@ -164,5 +164,8 @@ def test_the_page_of_queues_has_every_setting_with_its_default() -> None:
     text = (ROOT / "docs/queues.md").read_text()
     listed = dict(re.findall(r"^\| `(\w+)` \| (\S+) \|", text, flags=re.MULTILINE))
     expected = {name: "none" if each is None else str(each).lower() for name, each in attrs.asdict(DEFAULTS).items()}
+    # None means a queue of that name here, and "none" would be the word that parks.
+    assert DEFAULTS.dlq is None
+    expected["dlq"] = "`<queue>.dlq`"
 
     assert expected == listed

@@ -83,11 +83,19 @@ def test_the_python_examples_run(machine: Shell, tmp_path: Path) -> None:
         if len(outputs) == 1:
             assert b"" == machine("walrq queue list").stdout, "it cleans up after itself"
 
-    assert 2 == len(outputs)
+    assert 3 == len(outputs)
     first, second = outputs[0].splitlines()
     assert '{"to":"you@example.org"}' in first
     assert "b'hello'" in second
     assert ["b'one'", "b'two'", "b'three'"] == outputs[1].splitlines()[-3:]
+    # The last one, as the worker that the README starts then: until it has handled the call.
+    (tmp_path / "example.py").rename(tmp_path / "jobs.py")
+    ran = machine(
+        "(walrq worker jobs:worker --concurrency 8 > worker.out 2> worker.log & echo $! > worker.pid);"
+        " for _ in $(seq 300); do grep -q ada worker.out && break; sleep 0.1; done;"
+        " kill $(cat worker.pid); cat worker.out"
+    )
+    assert "welcome to ada@example.org" == ran.stdout.decode().strip()
 
 
 def test_make_run_starts_the_daemon_that_is_killed_here() -> None:
