@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,11 +21,34 @@ if TYPE_CHECKING:
 
 # The specification and the code disagree with what is recorded.
 FAILED: Final = 1
+# What a shell reports for a process that SIGTERM ended.
+TERMINATED: Final = 143
 
 
 @click.group(epilog=example("walrq spec list"))
 def spec() -> None:
     """The specification: TLA+ modules, checked by TLC."""
+
+
+async def _until_stopped(work: Callable[[], Awaitable[int]]) -> int:
+    """Do the work; SIGTERM cancels it, so that no search goes on without its command."""
+    import signal
+
+    import trio
+
+    status = TERMINATED
+
+    async with trio.open_nursery() as nursery:
+
+        async def listen(receiver: AsyncIterator[int]) -> None:
+            async for _ in receiver:
+                nursery.cancel_scope.cancel()
+
+        with trio.open_signal_receiver(signal.SIGTERM) as receiver:
+            nursery.start_soon(listen, receiver)
+            status = await work()
+            nursery.cancel_scope.cancel()
+    return status
 
 
 def _manifest() -> Manifest:
@@ -113,7 +136,7 @@ def check(models: tuple[str, ...], size: str, mutants: bool, workers: int, as_js
 
     manifest = _manifest()
     chosen = _chosen(manifest, models, size)
-    return trio.run(partial(_check, manifest, chosen, mutants, workers, as_json, not models))
+    return trio.run(_until_stopped, partial(_check, manifest, chosen, mutants, workers, as_json, not models))
 
 
 async def _check(
@@ -226,7 +249,7 @@ def simulate(model: str, number: int, depth: int, seed: int, as_json: bool) -> i
     import trio
 
     (chosen,) = _chosen(_manifest(), [model], "all")
-    return trio.run(partial(_simulate, chosen, number, depth, seed, as_json))
+    return trio.run(_until_stopped, partial(_simulate, chosen, number, depth, seed, as_json))
 
 
 async def _simulate(model: Model, number: int, depth: int, seed: int, as_json: bool) -> int:
