@@ -366,6 +366,57 @@ def test_acks_of_one_turn_are_one_request_and_each_caller_learns_its_own_code(ca
     assert [[0], [int(Code.RECEIPT_EXPIRED)], [0]] == [list(share.result) for share in shares]
 
 
+def one(receipt: bytes, offset: int) -> tuple[api.Item, ...]:
+    """One message of a lease."""
+    return (api.Item(receipt, ((offset, offset),)),)
+
+
+def test_acks_of_one_lease_are_one_item(callers: Callers) -> None:
+    """The server gives a lease back whole instead of carving it up message by message."""
+    lane = callers.merger.lane("ack", lambda: SettleLane("q", api.SettleKind.ACK))
+    shares = [callers.join(lane, one(b"a" * 20, offset)) for offset in (0, 4, 1, 5)]
+    other = callers.join(lane, one(b"b" * 20, 7))
+    whole = callers.join(lane, (api.Item(b"a" * 20), api.Item(b"c" * 20)))
+
+    (incoming,) = callers.sent(api.Settle)
+    assert (
+        api.Item(b"a" * 20, ((0, 1), (4, 5))),
+        api.Item(b"b" * 20, ((7, 7),)),
+        api.Item(b"a" * 20),
+        api.Item(b"c" * 20),
+    ) == incoming.request.items  # type: ignore[union-attr]
+    callers.reply(incoming, api.Settled((0, 5, 0, 9)))
+
+    assert [(0,)] * 4 == [tuple(share.result) for share in shares]
+    assert ((5,), (0, 9)) == (tuple(other.result), tuple(whole.result))
+
+
+def test_one_late_ack_of_a_shared_item_does_not_spoil_the_others(callers: Callers) -> None:
+    """An item is settled whole or not at all; refused, each of its messages is asked for by itself."""
+    lane = callers.merger.lane("ack", lambda: SettleLane("q", api.SettleKind.ACK))
+    shares = [callers.join(lane, one(b"a" * 20, offset)) for offset in range(3)]
+    callers.reply(callers.sent(api.Settle)[0], api.Settled((int(Code.RECEIPT_EXPIRED),)))
+
+    codes = {0: 0, 1: int(Code.RECEIPT_EXPIRED), 2: 0}
+    for _ in range(3):
+        for incoming in callers.sent(api.Settle):
+            (item,) = incoming.request.items  # type: ignore[union-attr]
+            ((offset, _last),) = item.ranges
+            callers.reply(incoming, api.Settled((codes[offset],)))
+
+    assert [[0], [int(Code.RECEIPT_EXPIRED)], [0]] == [list(share.result) for share in shares]
+
+
+def test_a_message_acknowledged_twice_at_once_is_told_so(callers: Callers) -> None:
+    """As if one had come after the other."""
+    lane = callers.merger.lane("ack", lambda: SettleLane("q", api.SettleKind.ACK))
+    for _ in range(2):
+        callers.join(lane, one(b"a" * 20, 4))
+
+    (incoming,) = callers.sent(api.Settle)
+    assert (api.Item(b"a" * 20, ((4, 4),)),) * 2 == incoming.request.items  # type: ignore[union-attr]
+
+
 # --- time, outages, the end ---------------------------------------------------------------------------------
 def test_each_caller_waits_as_long_as_it_would_alone(callers: Callers) -> None:
     """A call that is held back behind a stuck one times out by its own clock, and says that it was never sent."""

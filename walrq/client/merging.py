@@ -322,20 +322,66 @@ class SettleLane(Lane[tuple[api.Item, ...], Sequence[int]]):
     def request(self, shares: Sequence[Share[tuple[api.Item, ...], Sequence[int]]], now: float) -> api.Request:
         if len(shares) == 1:
             return api.Settle(self._queue, self._kind, shares[0].content)
-        return api.Settle(self._queue, self._kind, tuple([item for share in shares for item in share.content]))
+        items: list[api.Item] = []
+        for part in _by_receipt(shares):
+            first = part[0].content
+            if len(part) == 1:
+                items += first
+            else:
+                offsets = sorted([share.content[0].ranges[0][0] for share in part])  # type: ignore[index]
+                items.append(api.Item(first[0].receipt, op.stretches_of(offsets)))
+        return api.Settle(self._queue, self._kind, tuple(items))
 
     def divide(
         self, shares: Sequence[Share[tuple[api.Item, ...], Sequence[int]]], call: Call, now: float
     ) -> Sequence[Share[tuple[api.Item, ...], Sequence[int]]]:
         reply = call.reply
-        if type(reply) is not api.Settled or len(reply.codes) != sum([len(share.content) for share in shares]):
+        parts = _by_receipt(shares) if len(shares) > 1 else [shares]
+        if type(reply) is not api.Settled or len(reply.codes) != sum([len(part[0].content) for part in parts]):
             raise _mismatch(call)
         start = 0
-        for share in shares:
-            end = start + len(share.content)
-            share.result = reply.codes[start:end]
+        again = []
+        for part in parts:
+            end = start + len(part[0].content)
+            codes = reply.codes[start:end]
             start = end
-        return ()
+            if len(part) > 1 and codes[0]:
+                # Nothing of an item is done when one of its messages cannot be: each learns on its own which.
+                for share in part:
+                    if not share.finished:
+                        share.weight = self.weight_max + 1  # travels alone
+                        again.append(share)
+                continue
+            for share in part:
+                share.result = codes
+        return again
+
+
+def _by_receipt(
+    shares: Sequence[Share[tuple[api.Item, ...], Sequence[int]]],
+) -> list[list[Share[tuple[api.Item, ...], Sequence[int]]]]:
+    """Shares that fit into one item: single stretches of one lease, each named once. Every other share by itself."""
+    parts: list[list[Share[tuple[api.Item, ...], Sequence[int]]]] = []
+    leases: dict[bytes, tuple[list[Share[tuple[api.Item, ...], Sequence[int]]], set[int]]] = {}
+    for share in shares:
+        item = share.content[0]
+        ranges = item.ranges
+        if len(share.content) == 1 and ranges is not None and len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
+            offset = ranges[0][0]
+            known = leases.get(item.receipt)
+            if known is None:
+                part = [share]
+                leases[item.receipt] = part, {offset}
+                parts.append(part)
+                continue
+            part, offsets = known
+            # Acknowledged twice at once: the second one is told that it came too late.
+            if offset not in offsets:
+                offsets.add(offset)
+                part.append(share)
+                continue
+        parts.append([share])
+    return parts
 
 
 def _mismatch(call: Call) -> RemoteProtocolError:

@@ -355,7 +355,9 @@ def settlements(what: Settleable) -> list[Settlement]:
                 rows.append((_item(batch), (batch,)))
             offsets = sorted([offset for offset in by_offset if not any(_covers(each, offset) for each in parts)])
             if offsets:
-                rows.append((api.Item(receipt, _ranges(offsets)), tuple([by_offset[offset] for offset in offsets])))
+                rows.append(
+                    (api.Item(receipt, stretches_of(offsets)), tuple([by_offset[offset] for offset in offsets]))
+                )
         for start in range(0, len(rows), SETTLE_ITEMS_MAX):
             part = rows[start : start + SETTLE_ITEMS_MAX]
             found.append(Settlement(queue, tuple([row[0] for row in part]), tuple([row[1] for row in part])))
@@ -372,7 +374,7 @@ def _item(batch: Batch) -> api.Item:
         return api.Item(batch.run.receipt)
     first, last = batch.window
     rest = [offset for offset in range(first, last + 1) if not batch.settled_at(offset)]
-    return api.Item(batch.run.receipt, _ranges(rest) if rest else (batch.window,))
+    return api.Item(batch.run.receipt, stretches_of(rest) if rest else (batch.window,))
 
 
 def handle_settlement(queue: str, message_id: str, receipt_handle: str) -> Settlement:
@@ -402,7 +404,7 @@ def given_back(
     return settlements(what)
 
 
-def _ranges(offsets: Sequence[int]) -> tuple[api.Range, ...]:
+def stretches_of(offsets: Sequence[int]) -> tuple[api.Range, ...]:
     """Rising offsets as stretches of neighbours."""
     found: list[api.Range] = []
     first = last = offsets[0]
