@@ -179,7 +179,10 @@ def test_when_patience_is_over_handlers_are_ended_and_the_status_says_so(site: S
     (message,) = site.client.poll("jobs")
     assert (message_id, 0) == (message.message_id, message.attempts)
     site.client.ack(message)
-    assert {"started", "signal", "stopping", "cancelling"} <= {line["event"] for line in site.log()}
+    lines = site.log()
+    assert {"started", "signal", "stopping", "cancelling"} <= {line["event"] for line in lines}
+    assert ["at_most=0.01s"] == [line["text"].split()[-1] for line in lines if line["event"] == "stopping"]
+    assert "stopped status=8" == lines[-1]["text"]
 
 
 def test_a_second_signal_does_not_wait(site: Site) -> None:

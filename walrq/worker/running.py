@@ -252,7 +252,7 @@ def _next(held: Held, failures: int, delay: float | None) -> str:
     """When it is tried again, as far as is known here: the queue's own settings are the server's."""
     if held.retries is not None and failures > held.retries:
         return "next=never"
-    return "next=by_queue" if delay is None else f"next_s={delay:.3g}"
+    return "next=queue_backoff" if delay is None else f"next_s={delay:.3g}"
 
 
 def _timeout_of(held: Held, target: Target) -> float | None:

@@ -134,7 +134,12 @@ class Serving:
             self._patience.cancel()
             return
         self._quiet = True
-        log.info("stopping running=%d held=%d", len(self._running), self._intake.held)
+        log.info(
+            "stopping running=%d held=%d at_most=%gs",
+            len(self._running),
+            self._intake.held,
+            self._plan.stop_timeout_s,
+        )
         self._waiting.cancel()
 
     def _interrupted(self, interrupt: KeyboardInterrupt) -> None:
@@ -187,6 +192,7 @@ class Serving:
             self._mailbox.close()
         if failure is not None:
             raise _single(failure)
+        log.info("stopped status=%d", self._status)
         if self._interrupt is not None and not self._plan.signals:
             raise self._interrupt
         return self._status
