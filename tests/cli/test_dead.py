@@ -48,6 +48,18 @@ def test_a_list_shows_the_error_of_a_traceback_and_more_on_demand(shell: Shell) 
     assert "    Traceback (most recent call last):\n      File x\n    ValueError: no route\n" in told
 
 
+def test_a_lease_that_ran_out_is_the_error_of_its_attempt(shell: Shell) -> None:
+    """Nobody was left to name one: the list says at whose hands it was."""
+    shell.walrq("push", "slow", "x")
+    shell.walrq("queue", "set", "slow", "max_deliveries=1")
+    shell.walrq("poll", "slow", "--worker", "bob", "--visibility", "10ms")
+    while not (listed := shell.walrq("dlq", "list", "slow")).stdout:
+        assert 0 == listed.returncode
+
+    assert ["expired", "1", "lease ran out at worker bob", "x"] == listed.stdout.decode().rstrip().split("\t")[2:]
+    assert "lease ran out" == _in_short(Attempt(0, "expired"))
+
+
 def test_a_pipe_gets_the_whole_error(shell: Shell) -> None:
     """On a terminal a long one is cut, for `grep` it is not."""
     error = "no route to " + "x" * 200

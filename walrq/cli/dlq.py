@@ -140,7 +140,12 @@ COMMAND_FAILED: Final = "CommandFailed"
 
 
 def _in_short(attempt: Attempt) -> str:
-    """The error of an attempt in one line: of a traceback the last line, which names the error."""
+    """The error of an attempt in one line: of a traceback the last line, which names the error.
+
+    Nobody tells one when a lease runs out: then what happened, and to whom.
+    """
+    if attempt.reason == "expired" and not (attempt.error_type or attempt.error_text):
+        return f"lease ran out at worker {attempt.worker}" if attempt.worker else "lease ran out"
     lines = (attempt.error_text or "").strip().splitlines()
     last = lines[-1].strip() if lines else ""
     kind = attempt.error_type or ""
