@@ -56,17 +56,23 @@ def test_the_example_runs_whether_the_usual_port_is_free_or_not(shell: Shell) ->
     """It starts with a demo queue in it, on loopback, and Ctrl-C ends it in good order."""
     words = shlex.split(example_of("walrq dev"))
     with running(shell, *words[2:]) as (process, ready):
+        first = ready["endpoints"]["cbor"]
         peeked = [json.loads(line) for line in shell.walrq("peek", "demo", "--json").stdout.splitlines()]
         polled = shell.walrq("poll", "demo", "--max", "1", "--ack")
-        with running(make_shell(shell.folder, None), "--data-dir", "second") as (_, second):
-            addresses = {ready["endpoints"]["cbor"], second["endpoints"]["cbor"]}
+        with running(make_shell(shell.folder, None), "--data-dir", "second") as (beside, second):
+            address = second["endpoints"]["cbor"]
+            said = [json.loads(line) for line in stop(beside)[2].splitlines()]
+        addresses = {first, address}
         ended = stop(process)
 
     assert "ready" == ready["event"]
     assert 3 == len(peeked)
     assert b"this one goes first\n" == polled.stdout
     assert (2, {"127.0.0.1"}) == (len(addresses), {address.rpartition(":")[0] for address in addresses})
-    assert (0, b"", b"") == ended, "nothing but the readiness line on standard output, no log without a terminal"
+    assert (0, b"") == ended[:2], "nothing but the readiness line on standard output"
+    assert [("port_taken", f"port_taken {dev.explain_port(address)}")] == [(one["event"], one["text"]) for one in said]
+    if first == "127.0.0.1:50051":
+        assert b"" == ended[2], "there was nothing to say"
 
 
 def test_a_restart_keeps_everything_and_adds_no_second_demo(shell: Shell) -> None:
@@ -163,6 +169,19 @@ def test_the_banner_can_be_pasted(address: str) -> None:
     exported = [command for command in commands if command.startswith("export ")]
     assert ([f"export WALRQ_SERVER=walrq://{address}"] if "4711" in address else []) == exported
     assert ["walrq peek demo", "walrq poll demo --ack", 'walrq push jobs "hello"', "walrq queue list"] == commands[-4:]
+
+
+def test_the_banner_says_why_the_port_is_another() -> None:
+    """One line: what is in the way, where the node is, and how clients find it."""
+    line = {"event": "ready", "node": "n", "endpoints": {"cbor": "127.0.0.1:4711"}}
+    why = dev.explain_port("127.0.0.1:4711")
+
+    assert (
+        "50051 is taken (by another process); this node listens on 127.0.0.1:4711;"
+        " export WALRQ_SERVER=walrq://127.0.0.1:4711"
+    ) == why
+    assert f"  {why}" in dev.banner(line, data_dir="/d", fsync="always", demo=False, why=why).splitlines()
+    assert "is taken" not in dev.banner(line, data_dir="/d", fsync="always", demo=False)
 
 
 def test_a_person_sees_the_banner(shell: Shell) -> None:

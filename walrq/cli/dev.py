@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -16,6 +17,8 @@ from walrq.cli.arguments import example
 if TYPE_CHECKING:
     from walrq.daemon.config import Door
     from walrq.daemon.supervisor import ReadyLine
+
+log = logging.getLogger("walrq.dev")
 
 LOOPBACK: Final = "127.0.0.1"
 DEV_DATA_DIR: Final = "walrq-dev"
@@ -40,11 +43,13 @@ def dev(data_dir: str, fresh: bool, listen: str | None, fsync: str, demo: bool, 
     next. Its settings are its flags: neither WALRQ_* variables nor a settings file are read. Like `serve` it
     prints one JSON line on standard output when it is ready.
     """
+    from walrq import limits
     from walrq.daemon.config import DOORS, Config
     from walrq.daemon.supervisor import serve as run_node
 
     settings = {"data_dir": data_dir, "fsync": fsync, "log_level": log_level, "max_wal_segment_size": DEV_SEGMENT_SIZE}
     doors = {door.setting: address_for(door) for door in DOORS}
+    taken = listen is None and doors["listen"] != f"{LOOPBACK}:{limits.DEFAULT_PORT}"
     if listen is not None:
         doors["listen"] = listen
     config = Config.load({**settings, **doors})
@@ -58,9 +63,12 @@ def dev(data_dir: str, fresh: bool, listen: str | None, fsync: str, demo: bool, 
         url = f"walrq://{line['endpoints']['cbor']}"
         there = await fill(url) if demo else False
         print_ready(line)
+        why = explain_port(line["endpoints"]["cbor"]) if taken else None
         if sys.stderr.isatty():
-            sys.stderr.write(banner(line, data_dir=where, fsync=fsync, demo=there))
+            sys.stderr.write(banner(line, data_dir=where, fsync=fsync, demo=there, why=why))
             sys.stderr.flush()
+        elif why is not None:
+            log.warning("port_taken %s", why)
 
     status = run_node(config, greet=greet)
     sys.stdout.flush()
@@ -79,6 +87,16 @@ def address_for(door: Door) -> str:
     except AddressInUse:
         return f"{LOOPBACK}:0"
     return f"{LOOPBACK}:{door.port}"
+
+
+def explain_port(address: str) -> str:
+    """Why the node is at `address` and not where clients look first, and how they find it."""
+    from walrq import limits
+
+    return (
+        f"{limits.DEFAULT_PORT} is taken (by another process); this node listens on {address};"
+        f" export WALRQ_SERVER=walrq://{address}"
+    )
 
 
 def wipe(directory: Path) -> None:
@@ -133,8 +151,8 @@ async def fill(url: str) -> bool:
     return True
 
 
-def banner(line: ReadyLine, *, data_dir: str, fsync: str, demo: bool) -> str:
-    """What a person at a terminal reads first: where it is, and what to type next."""
+def banner(line: ReadyLine, *, data_dir: str, fsync: str, demo: bool, why: str | None = None) -> str:
+    """What a person at a terminal reads first: where it is, `why` there, and what to type next."""
     address = line["endpoints"]["cbor"]
     rows = [(name, where) for name, where in line["endpoints"].items()]
     rows += [("data", data_dir), ("fsync", fsync)]
@@ -145,6 +163,8 @@ def banner(line: ReadyLine, *, data_dir: str, fsync: str, demo: bool) -> str:
     commands += ['walrq push jobs "hello"', "walrq queue list"]
     parts = [f"\n  walrq node {line['node']}, for development\n"]
     parts += [f"  {name:<10} {where}\n" for name, where in rows]
+    if why is not None:
+        parts.append(f"\n  {why}\n")
     parts += ["\n  in another terminal\n"]
     parts += [f"    {command}\n" for command in commands]
     return "".join([*parts, "\n  Ctrl-C stops it\n\n"])
