@@ -9,6 +9,7 @@ import pty
 import re
 import signal
 import socket
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -202,15 +203,16 @@ def test_ctrl_c_ends_a_push_of_lines_with_what_is_certain(shell: Shell, tmp_path
     assert int(found[1]) <= int(str(info["ready"])) + int(str(info["leased"])) <= 2_000
 
 
-def test_an_outage_is_shown_at_a_terminal(tmp_path: Path) -> None:
-    """Whoever looks is told who is waited for, and when it is back."""
+@pytest.mark.parametrize("reader", ["terminal", "log"])
+def test_an_outage_is_said_while_following(tmp_path: Path, reader: str) -> None:
+    """Whoever looks, or reads the log later, is told who is waited for, and when it is back: a plain line each."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with Node(tmp_path / "data", listen=f"127.0.0.1:{port}") as node:
         node.start()
         shell = make_shell(tmp_path, node.url)
-        here, there = pty.openpty()
-        with os.fdopen(here, "rb", buffering=0) as terminal:
+        here, there = pty.openpty() if reader == "terminal" else os.pipe()
+        with os.fdopen(here, "rb", buffering=0) as said:
             shell.walrq("queue", "create", "late")
             with shell.popen("poll", "late", "--follow", "--ack", stderr=there) as following:
                 os.close(there)
@@ -218,13 +220,44 @@ def test_an_outage_is_shown_at_a_terminal(tmp_path: Path) -> None:
                 shell.walrq("push", "late", "one")
                 assert b"one\n" == following.stdout.readline()
                 node.kill()
-                assert terminal.readline().startswith(b"walrq: waiting for 127.0.0.1:")
+                assert f"walrq: waiting for 127.0.0.1:{port} ..." == said.readline().decode().rstrip()
                 node.start()
-                assert terminal.readline().endswith(b" is back\r\n")
+                assert f"walrq: 127.0.0.1:{port} is back" == said.readline().decode().rstrip()
                 following.send_signal(signal.SIGINT)
                 following.communicate()
 
     assert 130 == following.returncode
+
+
+def test_peek_says_when_messages_are_due_and_how_long_they_are_leased(shell: Shell) -> None:
+    """In a column behind those of every state: nothing that a script cuts out moves."""
+    shell.walrq("push", "when", "later", "--delay", "1h")
+    shell.walrq("push", "when", "x", "y")
+    shell.walrq("poll", "when", "--max", "1", "--visibility", "1h")
+
+    (seen,) = values(shell.walrq("peek", "when", "--state", "delayed", "--json").stdout)
+    rows = {
+        state: shell.walrq("peek", "when", "--state", state).stdout.decode().rstrip("\n").split("\t")
+        for state in ("ready", "delayed", "leased")
+    }
+
+    assert ["ready", "delayed", "leased"] == [row[1] for row in rows.values()]
+    assert ["y", "later", "x"] == [row[5] for row in rows.values()]
+    due = datetime.fromisoformat(str(seen["due_at"])).isoformat(sep=" ", timespec="seconds")
+    assert ([], [due]) == (rows["ready"][6:], rows["delayed"][6:])
+    assert re.fullmatch(r"3[56]\d\ds", rows["leased"][6])
+    shell.environment["FORCE_COLOR"] = "1"
+    for state, columns, title, payload in (
+        ("delayed", "80", "due", "later"),
+        ("delayed", "100", "due", "later"),
+        ("leased", "80", "lease left", "x"),
+    ):
+        shell.environment["COLUMNS"] = columns
+        drawn = re.sub(r"\x1b\[[0-9;]*m", "", shell.walrq("peek", "when", "--state", state).stdout.decode())
+        head, row = [line.strip() for line in drawn.splitlines() if line.strip(" ─")]
+        assert head.endswith(f"payload  {title}"), drawn
+        assert payload in row.split(), "the payload stays readable"
+        assert (columns == "100") == (state in row.split())
 
 
 def test_every_command_says_what_it_did(shell: Shell) -> None:

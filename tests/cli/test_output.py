@@ -7,12 +7,16 @@ import os
 import pty
 import re
 import sys
+import time
 from datetime import UTC, datetime
+from typing import cast
 
+import attrs
 import pytest
 
 from tests.cli.conftest import Shell
 from walrq.cli import output
+from walrq.client.blocking import Client
 
 
 def test_names_of_segments_stay_in_one_piece(
@@ -47,6 +51,34 @@ def test_message_ids_stay_in_one_piece(
     assert max(map(len, shown)) <= int(columns)
     rule = next(number for number, line in enumerate(shown) if "──" in line)
     assert 3 == sum(bool(line.strip()) for line in shown[rule + 1 :]), "one line each"
+
+
+@attrs.define
+class Connection:
+    """Of a client, what an outage is seen by."""
+
+    connected: bool
+    endpoint: str = "127.0.0.1:4711"
+
+
+def test_a_log_has_one_line_for_an_outage_and_one_for_its_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only of one that lasts two seconds, and only of a command that goes on for long."""
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    connection = Connection(connected=True)
+    client = cast(Client, connection)
+    following, passing = output.Outage(client, everywhere=True), output.Outage(client)
+    heard = []
+
+    short, long = [(0, True), (1, False), (2.9, False), (3, True)], [(4, False), (6.1, False), (9, False)]
+    for now, connection.connected in [*short, *long, (10, True), (11, True)]:
+        following.look()
+        passing.look()
+        heard += [(now, line) for line in capsys.readouterr().err.splitlines()]
+
+    assert [(6.1, "walrq: waiting for 127.0.0.1:4711 ..."), (10, "walrq: 127.0.0.1:4711 is back")] == heard
 
 
 def on_terminal(shell: Shell, *arguments: str) -> str:

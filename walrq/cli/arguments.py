@@ -236,10 +236,11 @@ def complete_contexts(ctx: click.Context, parameter: click.Parameter, incomplete
 
 # --- the client ---------------------------------------------------------------------------------------------
 @contextlib.contextmanager
-def open_client(server: str | None, **changes: Any) -> Iterator[Client]:
+def open_client(server: str | None, *, outages_everywhere: bool = False, **changes: Any) -> Iterator[Client]:
     """A connected client; its import is paid only by the commands that need it.
 
-    Within it Ctrl-C ends whatever waits for the server, and a terminal is told about outages.
+    Within it Ctrl-C ends whatever waits for the server, and a terminal is told about outages; with
+    `outages_everywhere` standard error is, whatever it is.
 
     Raises:
         WalrqError: see `walrq.connect`; it says who named the server, unless that was typed just now.
@@ -261,7 +262,7 @@ def open_client(server: str | None, **changes: Any) -> Iterator[Client]:
             error.text += f" (this one is from {meant.origin})"
         raise
     with opened as client:
-        outage = output.Outage(client)
+        outage = output.Outage(client, outages_everywhere)
 
         def look() -> None:
             INTERRUPTS.check()

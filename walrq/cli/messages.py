@@ -26,6 +26,8 @@ from walrq.cli.arguments import (
 from walrq.cli.interrupts import INTERRUPTS
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from walrq.client.blocking import Client
     from walrq.client.messages import Message, Seen
 
@@ -226,7 +228,7 @@ def poll(
     if worker is not None:
         changes["worker"] = worker
     step_s = (FOLLOW_WAIT_S if follow else 0.0) if wait is None else wait
-    with open_client(server, **changes) as client:
+    with open_client(server, outages_everywhere=follow, **changes) as client:
         if step_s:
             # Whoever waits should know at once what for.
             _note_absent(client, queues)
@@ -502,6 +504,7 @@ def peek(queue: str, state: str, limit: int, bodies: bool, as_json: bool, server
     """Look at messages of QUEUE without leasing them.
 
     In the order in which they were pushed, whatever their priority and group: not the order of delivery.
+    Delayed ones are shown with the time (UTC) when they are due, leased ones with what is left of their lease.
     """
     with open_client(server, session=False) as client:
         found = client.peek(queue, state, limit, bodies=bodies)
@@ -511,7 +514,21 @@ def peek(queue: str, state: str, limit: int, bodies: bool, as_json: bool, server
         for each in found:
             output.json_line(output.seen_value(each))
         return
-    output.table(SEEN_TITLES, map(_seen_row, found))
+    titles: tuple[str, ...] = SEEN_TITLES
+    rows = [_seen_row(each) for each in found]
+    if state in ("delayed", "leased"):
+        # Behind what every state has: scripts count columns from the left.
+        titles += ("due" if state == "delayed" else "lease left",)
+        rows = [(*row, _time_of(each)) for row, each in zip(rows, found, strict=True)]
+        if output.for_people() and shutil.get_terminal_size().columns < SEEN_COLUMNS:
+            # Rather without the state, which was asked for by name, than without the payload.
+            titles, rows = titles[:1] + titles[2:], [row[:1] + row[2:] for row in rows]
+    output.table(titles, rows)
+
+
+def _time_of(each: Seen) -> datetime | str | None:
+    """When a delayed message is due; what is left of the lease of a leased one."""
+    return each.due_at if each.state == "delayed" else f"{each.lease_left:.0f}s"
 
 
 def _note_none(client: Client, queue: str, state: str | None) -> None:
@@ -598,6 +615,8 @@ def _show_seen(messages: Sequence[Seen], as_json: bool) -> None:
 
 
 SEEN_TITLES: Final = ("message", "state", "priority", "attempts", "pushed", "payload")
+# What they take with a column more, and a payload in which something can be read.
+SEEN_COLUMNS: Final = 100
 
 
 def _seen_row(each: Seen) -> tuple[Any, ...]:

@@ -214,30 +214,42 @@ def person_reads_notes() -> bool:
 def note(text: str) -> None:
     """A remark for the person at the terminal; never for a pipe."""
     if person_reads_notes():
-        print(text, file=sys.stderr)
+        _remark(text)
+
+
+def _remark(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 OUTAGE_PATIENCE_S: Final = 1.0
+# A log is read later: a restart that nobody would have noticed is not worth its two lines.
+LOGGED_OUTAGE_PATIENCE_S: Final = 2.0
 
 
 class Outage:
-    """Says at a terminal that a command waits for its server, and that the server is back."""
+    """Says that a command waits for its server, and that the server is back: once each for an outage."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, everywhere: bool = False) -> None:
+        """
+        Args:
+            everywhere: not at a terminal only: standard error of a command that goes on for long is its log.
+        """
         self._client = client
+        self._say = _remark if everywhere else note
+        self._patience_s = OUTAGE_PATIENCE_S if person_reads_notes() else LOGGED_OUTAGE_PATIENCE_S
         self._away_since: float | None = None
         self._server = ""
 
     def look(self) -> None:
-        """Say so when the server has been away for more than a second, and when it is back after that."""
+        """Say so when the server has been away for longer than a moment, and when it is back after that."""
         if self._client.connected:
             if self._server:
-                note(f"walrq: {self._server} is back")
+                self._say(f"walrq: {self._server} is back")
             self._away_since, self._server = None, ""
             return
         now = time.monotonic()
         if self._away_since is None:
             self._away_since = now
-        elif not self._server and now - self._away_since > OUTAGE_PATIENCE_S:
+        elif not self._server and now - self._away_since > self._patience_s:
             self._server = str(self._client.endpoint)
-            note(f"walrq: waiting for {self._server} ...")
+            self._say(f"walrq: waiting for {self._server} ...")
