@@ -380,6 +380,8 @@ def test_a_backoff_that_fails_leaves_it_to_the_queue(server: Server, running: Ru
     until(lambda: [1] == [info.delayed for info in server.queues()])
 
     assert 1 == len(lines.starting("backoff_failed"))
+    (failed,) = lines.starting("failed")
+    assert ["failures=1", "next=queue_backoff"] == failed.getMessage().split(" ")[1:3]
 
 
 def test_retry_reject_and_release(server: Server, running: Running, backend: str) -> None:
