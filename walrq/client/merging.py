@@ -138,6 +138,10 @@ class Lane(ABC, Generic[C, R]):
         """What has to be released when nobody takes the result."""
         return []
 
+    def take_left_over(self) -> list[op.Settlement]:
+        """What the latest `divide` found beyond what its shares take, to be released."""
+        return []
+
 
 AnyShare: TypeAlias = Share[Any, Any]
 AnyLane: TypeAlias = Lane[Any, Any]
@@ -228,7 +232,7 @@ class PollLane(Lane[int, list[M]]):
     def __init__(self, like: api.Poll, batch_of: Callable[[api.Delivered, float], Batch], kind: type[M]) -> None:
         super().__init__()
         self._kind = kind
-        self.left_over: list[M] = []
+        self._left_over: list[M] = []
         self._like = like
         self._batch_of = batch_of
         self.holds = not like.wait_ms
@@ -258,11 +262,15 @@ class PollLane(Lane[int, list[M]]):
             else:
                 share.result = part
         # Of callers that went away while their poll was under way; also what a server gave beyond the question.
-        self.left_over = dealer.deal(POLL_MESSAGES_MAX)
+        self._left_over = dealer.deal(POLL_MESSAGES_MAX)
         return again
 
     def give_back(self, result: list[M]) -> list[op.Settlement]:
         return op.settlements(result) if result else []
+
+    def take_left_over(self) -> list[op.Settlement]:
+        left, self._left_over = self._left_over, []
+        return self.give_back(left)
 
 
 class _Dealer(Generic[M]):
@@ -506,9 +514,7 @@ class Merger:
             except WalrqError as failure:
                 error, again = failure, ()
             else:
-                if isinstance(lane, PollLane) and lane.left_over:
-                    left, lane.left_over = lane.left_over, []
-                    self._release(lane.give_back(left), now)
+                self._release(lane.take_left_over(), now)
         elif len(shares) > 1 and error.definite and not error.retry:
             for share in shares:
                 if not share.finished:
