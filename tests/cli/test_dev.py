@@ -19,7 +19,7 @@ import pytest
 
 from tests.cli.conftest import Shell, make_shell
 from tests.cli.test_examples import example_of
-from walrq.cli import dev
+from walrq.cli import node as dev
 from walrq.daemon.config import Door
 from walrq.errors import DataDirInvalid, DataDirLocked
 

@@ -9,8 +9,7 @@
     feed        push --lines: a file or a pipe as a stream of batches
     queues      queue list|show|create|set|pause|resume|purge|delete, stats, top
     dlq         dlq list|show|replay|purge
-    node        serve
-    dev         dev
+    node        serve, dev
     config      config show|path|check: settings, and where each comes from
     contexts    context add|use|list|show|remove: names for servers, and which one a command speaks to
     doctor      doctor

@@ -39,7 +39,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "Queues": {"queue": "queues", "dlq": "dlq", "top": "queues", "stats": "queues"},
     "Nodes and workers": {
         "serve": "node",
-        "dev": "dev",
+        "dev": "node",
         "worker": "worker",
         "backup": "backup",
         "restore": "backup",

@@ -1,13 +1,32 @@
-"""`walrq serve`: run one node."""
+"""`walrq serve`: run one node. `walrq dev`: run one for development, with something in it to try."""
 
 from __future__ import annotations
 
+import logging
+import os
+import shutil
 import sys
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from walrq.cli import output
 from walrq.cli.arguments import example, load_settings, settings_options
+
+if TYPE_CHECKING:
+    from walrq.daemon.config import Door
+    from walrq.daemon.supervisor import ReadyLine
+
+log = logging.getLogger("walrq.dev")
+
+LOOPBACK: Final = "127.0.0.1"
+DEV_DATA_DIR: Final = "walrq-dev"
+# Small on disk, and still room for any message.
+DEV_SEGMENT_SIZE: Final = "4MiB"
+DEMO_QUEUE: Final = "demo"
+# What a data directory consists of: `--fresh` removes this and nothing else. LOCK stays, it is held meanwhile.
+_PARTS: Final = frozenset({"FORMAT", "FORMAT.tmp", "hard-state", "wal", "snapshots", "quarantine"})
 
 
 @click.command(epilog=example("walrq serve --data-dir ./walrq-data --listen 127.0.0.1:50051 --fsync always"))
@@ -26,4 +45,145 @@ def serve(config: str | None, **flags: Any) -> int:
     return status
 
 
-COMMANDS = (serve,)
+@click.command(epilog=example("walrq dev --fresh"))
+@click.option("--data-dir", metavar="DIR", default=DEV_DATA_DIR, help=f"Where everything lies.  [./{DEV_DATA_DIR}]")
+@click.option("--fresh", is_flag=True, help="Begin with nothing: remove what an earlier one left in DIR.")
+@click.option("--listen", metavar="HOST:PORT", help=f"Native door.  [{LOOPBACK}:50051, or a free port if it is taken]")
+@click.option("--fsync", metavar="POLICY", default="always", help="always, never or interval:MS.  [always]")
+@click.option("--demo/--no-demo", default=True, help=f"Whether to make the queue {DEMO_QUEUE}.  [yes]")
+@click.option("--log-level", metavar="LEVEL", default="warning", help="debug, info, warning or error.  [warning]")
+def dev(data_dir: str, fresh: bool, listen: str | None, fsync: str, demo: bool, log_level: str) -> int:
+    """Run one node for development until Ctrl-C, with a queue to play with.
+
+    It listens on this machine only, takes another port when the usual one is in use, and says what to type
+    next. Its settings are its flags: neither WALRQ_* variables nor a settings file are read. Like `serve` it
+    prints one JSON line on standard output when it is ready.
+    """
+    from walrq import limits
+    from walrq.daemon.config import DOORS, Config
+    from walrq.daemon.supervisor import serve as run_node
+
+    settings = {"data_dir": data_dir, "fsync": fsync, "log_level": log_level, "max_wal_segment_size": DEV_SEGMENT_SIZE}
+    doors = {door.setting: address_for(door) for door in DOORS}
+    taken = listen is None and doors["listen"] != f"{LOOPBACK}:{limits.DEFAULT_PORT}"
+    if listen is not None:
+        doors["listen"] = listen
+    config = Config.load({**settings, **doors})
+    where = os.path.abspath(config.data_dir)
+    if fresh:
+        wipe(Path(config.data_dir))
+
+    async def greet(line: ReadyLine) -> None:
+        from walrq.daemon.supervisor import print_ready
+
+        url = f"walrq://{line['endpoints']['cbor']}"
+        there = await fill(url) if demo else False
+        print_ready(line)
+        why = explain_port(line["endpoints"]["cbor"]) if taken else None
+        if sys.stderr.isatty():
+            sys.stderr.write(banner(line, data_dir=where, fsync=fsync, demo=there, why=why))
+            sys.stderr.flush()
+        elif why is not None:
+            log.warning("port_taken %s", why)
+
+    status = run_node(config, greet=greet)
+    sys.stdout.flush()
+    if status == 0:
+        output.note(f"\n  stopped; all of it is in {where}\n")
+    return status
+
+
+def address_for(door: Door) -> str:
+    """The door's usual address on loopback, or one with a free port when somebody has that."""
+    from walrq.daemon import listener
+    from walrq.errors import AddressInUse
+
+    try:
+        listener.bind(LOOPBACK, door.port).close()
+    except AddressInUse:
+        return f"{LOOPBACK}:0"
+    return f"{LOOPBACK}:{door.port}"
+
+
+def explain_port(address: str) -> str:
+    """Why the node is at `address` and not where clients look first, and how they find it."""
+    from walrq import limits
+
+    return (
+        f"{limits.DEFAULT_PORT} is taken (by another process); this node listens on {address};"
+        f" export WALRQ_SERVER=walrq://{address}"
+    )
+
+
+def wipe(directory: Path) -> None:
+    """Remove what a node left in its data directory; nothing happens when there is none.
+
+    Raises:
+        DataDirInvalid: it holds something else, and all of it stays.
+        DataDirLocked: a node runs on it.
+    """
+    import fcntl
+
+    from walrq.errors import DataDirInvalid, DataDirLocked
+    from walrq.storage.inspect import lock_holder
+
+    if not directory.is_dir():
+        return
+    names = sorted(each.name for each in directory.iterdir() if each.name != "LOCK")
+    strange = [name for name in names if name not in _PARTS]
+    if strange or (names and "FORMAT" not in names):
+        what = f"{strange[0]!r}" if strange else f"{names[0]!r} but no FORMAT"
+        raise DataDirInvalid(f"--fresh removes a data directory of walrq only, and {directory} holds {what}")
+    if not names:
+        return
+    with open(directory / "LOCK", "a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = lock_holder(str(directory / "LOCK"))
+            who = "another walrq process" if holder is None else f"another walrq process, {holder}"
+            raise DataDirLocked(f"{directory} is in use by {who}; stop it first") from None
+        # FORMAT last: a directory that is half removed is still known as ours.
+        for name in sorted(names, key=lambda name: name == "FORMAT"):
+            part = directory / name
+            if part.is_dir() and not part.is_symlink():
+                shutil.rmtree(part)
+            else:
+                part.unlink()
+
+
+async def fill(url: str) -> bool:
+    """Make the demo queue unless it is there; True, for "it is there"."""
+    import walrq.aio
+    from walrq.errors import QueueNotFound
+
+    async with walrq.aio.connect(url) as client:
+        try:
+            await client.show_queue(DEMO_QUEUE)
+        except QueueNotFound:
+            await client.push_batch(DEMO_QUEUE, [b"hello", b'{"to": "you@example.org", "subject": "welcome"}'])
+            await client.push(DEMO_QUEUE, b"this one goes first", priority=9)
+            await client.push(DEMO_QUEUE, b"this one is ready half a minute later", delay=30)
+    return True
+
+
+def banner(line: ReadyLine, *, data_dir: str, fsync: str, demo: bool, why: str | None = None) -> str:
+    """What a person at a terminal reads first: where it is, `why` there, and what to type next."""
+    address = line["endpoints"]["cbor"]
+    rows = [(name, where) for name, where in line["endpoints"].items()]
+    rows += [("data", data_dir), ("fsync", fsync)]
+    # Ready to paste, in this order.
+    commands = [] if address == f"{LOOPBACK}:50051" else [f"export WALRQ_SERVER=walrq://{address}"]
+    if demo:
+        commands += [f"walrq peek {DEMO_QUEUE}", f"walrq poll {DEMO_QUEUE} --ack"]
+    commands += ['walrq push jobs "hello"', "walrq queue list"]
+    parts = [f"\n  walrq node {line['node']}, for development\n"]
+    parts += [f"  {name:<10} {where}\n" for name, where in rows]
+    if why is not None:
+        parts.append(f"\n  {why}\n")
+    parts += ["\n  in another terminal\n"]
+    parts += [f"    {command}\n" for command in commands]
+    return "".join([*parts, "\n  Ctrl-C stops it\n\n"])
+
+
+COMMANDS = (serve, dev)
