@@ -76,10 +76,22 @@ LAYERS: dict[str, Layer] = {
         walrq=PURE_MODULES | {"walrq.queues.image", "walrq.storage"},
         forbidden=EVENT_LOOPS | CLOCKS | CHANCE | {"socket"},
     ),
+    # what processes say on standard error
+    "walrq.logs": Layer(walrq=frozenset(), third_party=frozenset(), forbidden=EVENT_LOOPS | CLOCKS | CHANCE),
     # trio
     "walrq.daemon": Layer(
         walrq=PURE_MODULES
-        | {"walrq", "walrq.backup", "walrq.replica", "walrq.raft", "walrq.queues", "walrq.storage", "walrq.protocol"},
+        | {
+            "walrq",
+            "walrq.backup",
+            "walrq.logs",
+            "walrq.peers",
+            "walrq.protocol",
+            "walrq.queues",
+            "walrq.raft",
+            "walrq.replica",
+            "walrq.storage",
+        },
         third_party=frozenset({"attrs", "trio", "trio_websocket", "outcome"}),
         forbidden=frozenset({"asyncio", "random"}),
         may_await=True,
@@ -123,6 +135,7 @@ LAYERS: dict[str, Layer] = {
             "walrq.daemon",
             "walrq.formal",
             "walrq.live",
+            "walrq.logs",
             "walrq.storage.inspect",
             "walrq.worker",
         },

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from walrq.daemon import logs, supervisor
+from walrq import logs
+from walrq.daemon import supervisor
 from walrq.errors import QueueNotFound, StorageError
 
 

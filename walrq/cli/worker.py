@@ -61,7 +61,7 @@ def worker(
     """
     import anyio
 
-    from walrq.daemon.logs import set_up
+    from walrq.logs import set_up
 
     # Whatever the application connects to without naming a server is the one that its worker serves: `enqueue` of
     # other workers, walrq.connect(). Outside this command contexts are not read.

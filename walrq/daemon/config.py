@@ -21,8 +21,8 @@ from typing import Any, Final, Self
 import attrs
 
 from walrq import limits
-from walrq.daemon.logs import LEVELS
 from walrq.errors import ConfigError
+from walrq.logs import LEVELS
 from walrq.storage.config import FsyncPolicy, parse_fsync_policy
 from walrq.storage.segment import SEGMENT_BYTES_LIMIT
 

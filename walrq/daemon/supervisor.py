@@ -34,8 +34,8 @@ from typing import Any, Final, TextIO, cast
 import attrs
 import trio
 
-from walrq import __version__, api, limits
-from walrq.daemon import listener, logs, pollers, ticker
+from walrq import __version__, api, limits, logs
+from walrq.daemon import listener, pollers, ticker
 from walrq.daemon.backup import Backups
 from walrq.daemon.broker import Broker
 from walrq.daemon.clock import Clock
