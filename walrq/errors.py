@@ -40,6 +40,9 @@ class Code(enum.IntEnum):
     UNKNOWN_SETTING = 17
     INVALID_SETTING = 18
     BODY_LOST = 19
+    WRONG_CLUSTER = 30
+    WRONG_NODE = 31
+    WRONG_DISK = 32
     # 50-69: not now; definite, try again.
     NOT_LEADER = 50
     OVERLOADED = 51
@@ -210,6 +213,24 @@ class BodyLost(RequestError):
     """A message's payload was destroyed by disk damage; the id and queue are named."""
 
     code = Code.BODY_LOST
+
+
+class WrongCluster(RequestError):
+    """The two nodes belong to different clusters; both ids are named."""
+
+    code = Code.WRONG_CLUSTER
+
+
+class WrongNode(RequestError):
+    """Another node than the expected one answers at an address, or two nodes go by one id."""
+
+    code = Code.WRONG_NODE
+
+
+class WrongDisk(RequestError):
+    """A node comes with another data directory than the one its cluster knows it by."""
+
+    code = Code.WRONG_DISK
 
 
 class Unavailable(WalrqError):
@@ -402,6 +423,9 @@ ERRORS: Final[Mapping[Code, ErrorRow]] = {
     Code.UNKNOWN_SETTING: _row(UnknownSetting, 400, "ERR", 1),
     Code.INVALID_SETTING: _row(InvalidSetting, 400, "ERR", 1),
     Code.BODY_LOST: _row(BodyLost, 410, "ERR", 74),
+    Code.WRONG_CLUSTER: _row(WrongCluster, 409, "ERR", 1),
+    Code.WRONG_NODE: _row(WrongNode, 409, "ERR", 1),
+    Code.WRONG_DISK: _row(WrongDisk, 409, "ERR", 1),
     Code.NOT_LEADER: _row(NotLeader, 307, "MOVED", 5, retry=True),
     Code.OVERLOADED: _row(Overloaded, 429, "BUSY", 5, retry=True),
     Code.DRAINING: _row(Draining, 503, "LOADING", 5, retry=True),

@@ -122,6 +122,41 @@ RAFT_PROMOTE_LAG_ENTRIES_MAX: Final = 1_000
 # Reads of this node that wait for the leader's confirmation.
 RAFT_READS_MAX: Final = 4_096
 
+# --- peers --------------------------------------------------------------------------------------------------
+# A shorter cluster secret can be found by trying.
+PEER_SECRET_BYTES_MIN: Final = 16
+PEER_SECRET_BYTES_MAX: Final = 4 * KIB
+PEER_ADDRESS_BYTES_MAX: Final = 255
+# Client addresses a node tells of, one for each kind of door.
+PEER_ENDPOINTS_MAX: Final = 16
+# One frame between peers: a single entry of the largest size, or an append of many small ones, and its envelope.
+PEER_FRAME_BYTES_MAX: Final = ENTRY_BYTES_MAX + 2 * MIB
+# A handshake takes three round trips; who needs longer, or says nothing, is not waited for.
+PEER_HANDSHAKE_S: Final = 5.0
+PEER_CONNECT_S: Final = 2.0
+# Connections that have not proved themselves yet; one more and the oldest of them goes.
+PEER_PENDING_MAX: Final = 64
+# Nodes that are connected to this one, members or about to become members.
+PEER_NODES_MAX: Final = 2 * RAFT_MEMBERS_MAX
+# What waits to be sent to one peer: a leader's window of appends fits, so that only a link that stands still drops.
+PEER_BULK_BYTES_MAX: Final = RAFT_IN_FLIGHT_BYTES_MAX + 8 * MIB
+PEER_BULK_MESSAGES_MAX: Final = 1_024
+PEER_CONTROL_MESSAGES_MAX: Final = 1_024
+# What is said to a peer while it is away: the newest, for the moment it comes back.
+PEER_AWAY_MESSAGES_MAX: Final = 32
+PEER_AWAY_S: Final = 1.0
+PEER_PING_S: Final = 0.5
+# Without a sign of life for so long a connection is given up; bulk may have megabytes before it on a slow line.
+PEER_SILENCE_S: Final = 3.0
+PEER_BULK_SILENCE_S: Final = 10.0
+# Between attempts to reach a peer, doubling, with jitter.
+PEER_BACK_OFF_S: Final = 0.05
+PEER_BACK_OFF_S_MAX: Final = 2.0
+# Requests to join that are being decided.
+PEER_JOINS_MAX: Final = 16
+# A join is decided once a configuration with the new node is committed.
+PEER_JOIN_S: Final = 30.0
+
 # --- daemon -------------------------------------------------------------------------------------------------
 CONNECTIONS_MAX_DEFAULT: Final = 10_000
 # Requests read but not answered: per connection (a client's window is far below) and in all.
