@@ -315,6 +315,42 @@ class Stats:
     """Counters of the node and totals over all queues."""
 
 
+@value
+class ClusterStatus:
+    """Who is in the cluster, as the asked node knows it. Any node answers. Reply: `ClusterState`."""
+
+
+@value
+class AddNode:
+    """Make a node a member. Reply: `ClusterState`, once it has caught up and votes (a learner: once it is a member).
+
+    A member that is there already is no error: a learner becomes a voter unless `learner`, an address is taken over.
+
+    Attributes:
+        node: its name.
+        address: where its peers reach it ("host:port"); None = it has told the cluster itself (it waits to join).
+        learner: it shall get the log and never vote.
+    """
+
+    node: str
+    address: str | None = None
+    learner: bool = False
+
+
+@value
+class RemoveNode:
+    """End a node's membership. Reply: `ClusterState`, once the cluster goes on without it."""
+
+    node: str
+
+
+@value
+class TransferLeadership:
+    """Let `target` lead, None = the voter that is furthest. Reply: `ClusterState`, once another node leads."""
+
+    target: str | None = None
+
+
 Request: TypeAlias = (
     Push
     | Poll
@@ -340,6 +376,10 @@ Request: TypeAlias = (
     | BackupBegin
     | BackupRead
     | BackupEnd
+    | ClusterStatus
+    | AddNode
+    | RemoveNode
+    | TransferLeadership
 )
 
 
@@ -566,6 +606,60 @@ class BackupChunk:
 
 
 @value
+class NodeAt:
+    """Where clients reach a node: "host:port" of its native door."""
+
+    node: str
+    endpoint: str
+
+
+@value
+class MemberState:
+    """One member of the cluster, as the answering node knows it.
+
+    Attributes:
+        node: its name.
+        role: "leader", "voter" or "learner"; a newer node may know others.
+        address: where its peers reach it, "" when it told none.
+        endpoint: where clients reach it, None while nobody knows.
+        status: how it is, in a word or two for people ("normal", "recovering", "unreachable", "catching up").
+        match_index: how much of the log it is known to have; None where only the leader knows.
+        heard_ms: milliseconds since it was last heard; None for the answering node, and where nobody listens.
+    """
+
+    node: str
+    role: str
+    address: str
+    endpoint: str | None = None
+    status: str = ""
+    match_index: int | None = None
+    heard_ms: int | None = None
+
+
+@value
+class ClusterState:
+    """The cluster as one node knows it.
+
+    Attributes:
+        node: who answers.
+        cluster: the cluster's id.
+        leader: name of the node that leads, None while none is known.
+        term: the answering node's term.
+        commit_index: up to where the answering node knows the log to be decided.
+        applied_index: up to where it has applied it.
+        members: every member, by name.
+    """
+
+    node: str
+    cluster: str
+    leader: str | None
+    term: int
+    commit_index: int
+    applied_index: int
+    members: tuple[MemberState, ...]
+
+
+@value
 class Failed:
     """The request was refused or its outcome is unknown: a row of `errors.ERRORS`."""
 
@@ -590,5 +684,6 @@ Reply: TypeAlias = (
     | StatsReply
     | BackupBegun
     | BackupChunk
+    | ClusterState
     | Failed
 )

@@ -25,6 +25,7 @@ def texts(bytes_max: int, least: int = 0) -> st.SearchStrategy[str]:
 
 QUEUES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=limits.QUEUE_NAME_BYTES_MAX // 4)
 KEYS = texts(limits.KEY_BYTES_MAX, 1)
+NODES = texts(limits.RAFT_NODE_ID_BYTES_MAX, 1)
 PLAIN = st.recursive(
     st.none()
     | st.booleans()
@@ -148,6 +149,10 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
         st.integers(1, limits.BACKUP_READ_BYTES_MAX),
     ),
     api.BackupEnd: st.builds(api.BackupEnd, st.integers(1, (1 << 64) - 1)),
+    api.ClusterStatus: st.just(api.ClusterStatus()),
+    api.AddNode: st.builds(api.AddNode, NODES, or_none(texts(255)), st.booleans()),
+    api.RemoveNode: st.builds(api.RemoveNode, NODES),
+    api.TransferLeadership: st.builds(api.TransferLeadership, or_none(NODES)),
 }
 
 
@@ -252,6 +257,28 @@ REPLIES: dict[type[Any], st.SearchStrategy[Any]] = {
         st.lists(st.tuples(texts(255), UINT64), max_size=4).map(tuple),
     ),
     api.BackupChunk: st.builds(api.BackupChunk, st.binary(max_size=40)),
+    api.ClusterState: st.builds(
+        api.ClusterState,
+        NODES,
+        texts(255),
+        or_none(NODES),
+        UINT64,
+        UINT64,
+        UINT64,
+        st.lists(
+            st.builds(
+                api.MemberState,
+                NODES,
+                st.sampled_from(("leader", "voter", "learner", "witness")),
+                texts(255),
+                or_none(texts(255)),
+                texts(255),
+                or_none(UINT64),
+                or_none(TIME_MS),
+            ),
+            max_size=3,
+        ).map(tuple),
+    ),
 }
 
 ANY_REQUEST = st.one_of(list(REQUESTS.values()))
@@ -271,11 +298,26 @@ SHARD_RANGES = st.tuples(st.integers(0, 31), st.integers(0, 31), or_none(texts(2
     lambda each: Shards(min(each[:2]), max(each[:2]), each[2])
 )
 WELCOMES = st.builds(
-    Welcome, texts(255), texts(255), st.lists(SHARD_RANGES, max_size=3).map(tuple), MAPS, or_none(UINT64), TIME_MS
+    Welcome,
+    texts(255),
+    texts(255),
+    st.lists(SHARD_RANGES, max_size=3).map(tuple),
+    MAPS,
+    or_none(UINT64),
+    TIME_MS,
+    nodes=st.lists(st.builds(api.NodeAt, NODES, texts(255)), max_size=3).map(tuple),
+    leader=or_none(texts(255)),
 )
 
 WELCOME = Welcome(
-    "n1", "c1", (Shards(0, 31, "127.0.0.1:50051"),), {"frame_bytes_max": 33_554_432}, 7, 1_700_000_000_000
+    "n1",
+    "c1",
+    (Shards(0, 31, "127.0.0.1:50051"),),
+    {"frame_bytes_max": 33_554_432},
+    7,
+    1_700_000_000_000,
+    nodes=(api.NodeAt("n1", "127.0.0.1:50051"), api.NodeAt("n2", "127.0.0.1:50052")),
+    leader="127.0.0.1:50052",
 )
 RECEIPT = bytes(range(20))
 
@@ -305,6 +347,10 @@ SAMPLE_REQUESTS: tuple[Any, ...] = (
     api.BackupBegin(),
     api.BackupRead(1, 2, 0, 1_048_576),
     api.BackupEnd(1),
+    api.ClusterStatus(),
+    api.AddNode("n4", "10.0.0.4:7000"),
+    api.RemoveNode("n2"),
+    api.TransferLeadership("n3"),
 )
 _ONE = pack([b"one"], [{"k": 1}])
 SAMPLE_RUN = api.Delivered(
@@ -330,4 +376,16 @@ SAMPLE_REPLIES: tuple[Any, ...] = (
     api.StatsReply({"queues": 1}),
     api.BackupBegun(1, {"index": 9}, (("wal/seg-00000000000000000001.wal", 12_288),)),
     api.BackupChunk(b"one"),
+    api.ClusterState(
+        "n1",
+        "c1",
+        "n2",
+        3,
+        90,
+        89,
+        (
+            api.MemberState("n1", "voter", "10.0.0.1:7000", "10.0.0.1:50051", "normal", 90, None),
+            api.MemberState("n2", "leader", "10.0.0.2:7000", "10.0.0.2:50051", "normal", None, 12),
+        ),
+    ),
 )

@@ -75,6 +75,7 @@ def test_every_reply_has_its_section_with_its_array() -> None:
     assert f"`{entries('run')}`" in found["2 polled"]
     assert f"`{entries('peeked')}`" in found["6 page"]
     assert f"`{entries('attempt')}`" in found["6 page"]
+    assert f"`{entries('member-state')}`" in found["16 cluster-state"]
 
 
 @pytest.mark.parametrize(("heading", "rule"), [("Hello", "hello"), ("Welcome", "welcome"), ("GoAway", "go-away")])
@@ -114,7 +115,16 @@ RUN = api.Delivered(
     "jobs", samples.RECEIPT, 1, IDENTIFIER, 1, 0, (12, 0), 5, 1_700_000_000_000, None, 0, ONE.ends, ONE.payloads
 )
 HELLO = Hello("me/1")
-WELCOME = Welcome("n1", "c1", (Shards(0, 31, "127.0.0.1:50051"),), {}, None, 1_700_000_000_000)
+WELCOME = Welcome(
+    "n1",
+    "c1",
+    (Shards(0, 31, "127.0.0.1:50051"),),
+    {},
+    None,
+    1_700_000_000_000,
+    nodes=(api.NodeAt("n1", "127.0.0.1:50051"),),
+    leader="127.0.0.1:50051",
+)
 GOAWAY = GoAway(52, "the node is stopping")
 
 

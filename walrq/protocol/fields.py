@@ -20,6 +20,7 @@ from walrq.limits import (
     BATCH_MESSAGES_MAX,
     DELAY_MS_MAX,
     KEY_BYTES_MAX,
+    RAFT_NODE_ID_BYTES_MAX,
 )
 
 UINT64_MAX: Final = (1 << 64) - 1
@@ -100,6 +101,18 @@ def optional_key(value: object, field: str) -> str | None:
     if not text(value, field, KEY_BYTES_MAX):
         raise InvalidArgument(f"{field} is empty", field=field, limit=1)
     return value  # type: ignore[return-value]  # text() raised unless it is a str
+
+
+def node_name(value: object, field: str = "node") -> str:
+    """A node's name: text of 1 to RAFT_NODE_ID_BYTES_MAX bytes."""
+    if not text(value, field, RAFT_NODE_ID_BYTES_MAX):
+        raise InvalidArgument(f"{field} is empty", field=field, limit=1)
+    return value  # type: ignore[return-value]  # text() raised unless it is a str
+
+
+def optional_node_name(value: object, field: str) -> str | None:
+    """None, or a node's name."""
+    return None if value is None else node_name(value, field)
 
 
 def octets(value: object, field: str) -> bytes:

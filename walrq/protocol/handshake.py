@@ -1,9 +1,9 @@
 """The first frame of each side, and the last of the server.
 
     client  ["walrq", version min, version max, client, token, session, trace, features]
-    server  ["walrq", version, node, cluster, shards, limits, session, server time ms]    or an error with id
-    0 server  [255, code, text]                                                             GoAway, at any
-    time later
+    server  ["walrq", version, node, cluster, shards, limits, session, server time ms, nodes, leader]
+            or an error with id 0
+    server  [255, code, text]                                           GoAway, at any time later
 
 The first three elements of Hello keep their meaning in every version, so that an old server can refuse a new
 client in words. Maps may carry names the other end does not know: they are passed on or ignored, never an
@@ -31,7 +31,7 @@ from walrq.limits import SHARDS, TIME_MS_MAX, TOKEN_BYTES_MAX, TRACE_BYTES_MAX
 from walrq.protocol import fields
 from walrq.protocol.codec import Decoder, check_plain, encode
 from walrq.protocol.fields import UINT64_MAX
-from walrq.protocol.replies import GOAWAY
+from walrq.protocol.replies import GOAWAY, MEMBERS_TOLD_MAX
 
 MAGIC: Final = "walrq"
 VERSION_MIN: Final = 1
@@ -86,6 +86,8 @@ class Welcome:
         session: the session this connection goes on with, or None.
         server_ms: the server's wall clock.
         version: the version both speak from here.
+        nodes: every member of the cluster whose client address is known, the answering node among them.
+        leader: "host:port" where clients reach the node that leads; None while none is known.
     """
 
     node: str
@@ -95,6 +97,8 @@ class Welcome:
     session: int | None
     server_ms: int
     version: int = VERSION_MAX
+    nodes: tuple[api.NodeAt, ...] = ()
+    leader: str | None = None
 
 
 @api.value
@@ -182,6 +186,8 @@ def encode_welcome(welcome: Welcome) -> bytes:
             dict(welcome.limits),
             welcome.session,
             welcome.server_ms,
+            [(each.node, each.endpoint) for each in welcome.nodes],
+            welcome.leader,
         ),
     )
 
@@ -192,7 +198,7 @@ def read_welcome(item: object) -> Welcome:
     Raises:
         RemoteProtocolError: it is none.
     """
-    if type(item) is not list or len(item) != 8 or item[0] != MAGIC:
+    if type(item) is not list or len(item) != 10 or item[0] != MAGIC:
         raise RemoteProtocolError(f'a server answers Hello with ["{MAGIC}", version, ...] or an error')
     try:
         return Welcome(
@@ -203,6 +209,8 @@ def read_welcome(item: object) -> Welcome:
             limits=_map(item[5], "limits"),
             session=fields.optional_uint(item[6], "session", UINT64_MAX),
             server_ms=fields.uint(item[7], "server_ms", TIME_MS_MAX),
+            nodes=tuple([_node_at(each) for each in fields.array(item[8], "nodes", MEMBERS_TOLD_MAX)]),
+            leader=fields.optional_text(item[9], "leader", _NAME_BYTES_MAX),
         )
     except RequestError as error:
         raise RemoteProtocolError(f"in Welcome: {error.text}", **error.details) from None
@@ -216,6 +224,11 @@ def _shards(value: object) -> Shards:
         fields.uint(last, "shards", SHARDS - 1, first),
         fields.optional_text(address, "shards", _NAME_BYTES_MAX),
     )
+
+
+def _node_at(value: object) -> api.NodeAt:
+    node, endpoint = fields.tuple_of(value, "nodes", 2)
+    return api.NodeAt(fields.node_name(node, "nodes"), fields.text(endpoint, "nodes", _NAME_BYTES_MAX))
 
 
 def _map(value: object, field: str) -> dict[str, Any]:

@@ -47,6 +47,10 @@ ENVELOPE: Final = 2
 
 _UINT32_MAX: Final = (1 << 32) - 1
 _REASON_BYTES_MAX: Final = 64
+_WORD_BYTES_MAX: Final = 64
+_ADDRESS_BYTES_MAX: Final = 255
+# Members of a cluster in one answer: more than today's largest group, which a newer node may have made larger.
+MEMBERS_TOLD_MAX: Final = 256
 # A path within a data directory.
 _PART_NAME_BYTES_MAX: Final = 255
 # The longest sentence of an error; longer ones are cut by the writer.
@@ -558,6 +562,59 @@ def _read_backup_chunk(item: Item) -> api.BackupChunk:
     return api.BackupChunk(fields.octets(item[2], "data"))
 
 
+def _flat_member(member: api.MemberState) -> tuple[Any, ...]:
+    return (
+        member.node,
+        member.role,
+        member.address,
+        member.endpoint,
+        member.status,
+        member.match_index,
+        member.heard_ms,
+    )
+
+
+def _member(value: object) -> api.MemberState:
+    node, role, address, endpoint, status, match_index, heard_ms = fields.tuple_of(value, "members", 7)
+    return api.MemberState(
+        fields.node_name(node),
+        fields.text(role, "role", _WORD_BYTES_MAX),
+        fields.text(address, "address", _ADDRESS_BYTES_MAX),
+        fields.optional_text(endpoint, "endpoint", _ADDRESS_BYTES_MAX),
+        fields.text(status, "status", _ADDRESS_BYTES_MAX),
+        fields.optional_uint(match_index, "match_index", UINT64_MAX),
+        fields.optional_uint(heard_ms, "heard_ms", TIME_MS_MAX),
+    )
+
+
+def _write_cluster(identifier: int, reply: api.ClusterState) -> bytes:
+    return encode(
+        (
+            16,
+            identifier,
+            reply.node,
+            reply.cluster,
+            reply.leader,
+            reply.term,
+            reply.commit_index,
+            reply.applied_index,
+            [*map(_flat_member, reply.members)],
+        )
+    )
+
+
+def _read_cluster(item: Item) -> api.ClusterState:
+    return api.ClusterState(
+        fields.node_name(item[2]),
+        fields.text(item[3], "cluster", _ADDRESS_BYTES_MAX),
+        fields.optional_node_name(item[4], "leader"),
+        fields.uint(item[5], "term", UINT64_MAX),
+        fields.uint(item[6], "commit_index", UINT64_MAX),
+        fields.uint(item[7], "applied_index", UINT64_MAX),
+        tuple([_member(each) for each in fields.array(item[8], "members", MEMBERS_TOLD_MAX)]),
+    )
+
+
 def _write_failed(identifier: int, reply: api.Failed) -> bytes:
     text = reply.text if len(reply.text) <= _TEXT_BYTES_MAX // 4 else reply.text[: _TEXT_BYTES_MAX // 4 - 3] + "..."
     return encode((FAILED, identifier, int(reply.code), text, dict(reply.details)))
@@ -593,6 +650,7 @@ KINDS: Final[tuple[tuple[int, type[Any], int, Reader, Writer], ...]] = (
     (13, api.StatsReply, 3, _read_stats, _write_stats),
     (14, api.BackupBegun, 5, _read_backup_begun, _write_backup_begun),
     (15, api.BackupChunk, 3, _read_backup_chunk, _write_backup_chunk),
+    (16, api.ClusterState, 9, _read_cluster, _write_cluster),
 )
 _READERS: Final[dict[int, tuple[int, Reader, str]]] = {
     kind: (length, read, cls.__name__) for kind, cls, length, read, _ in KINDS

@@ -37,6 +37,7 @@ from walrq.limits import (
     MAX_DELIVERIES_MAX,
     MESSAGE_BYTES_LIMIT,
     PEEK_MESSAGES_MAX,
+    PEER_ADDRESS_BYTES_MAX,
     POLL_MESSAGES_MAX,
     POLL_QUEUES_MAX,
     POLL_WAIT_MS_MAX,
@@ -461,6 +462,34 @@ def _write_backup_end(request: api.BackupEnd) -> tuple[Any, ...]:
     return (request.backup,)
 
 
+def _read_add_node(item: Item) -> api.AddNode:
+    return api.AddNode(
+        fields.node_name(item[4]),
+        fields.optional_text(item[5], "address", PEER_ADDRESS_BYTES_MAX),
+        fields.flag(item[6], "learner"),
+    )
+
+
+def _write_add_node(request: api.AddNode) -> tuple[Any, ...]:
+    return request.node, request.address, request.learner
+
+
+def _read_remove_node(item: Item) -> api.RemoveNode:
+    return api.RemoveNode(fields.node_name(item[4]))
+
+
+def _write_remove_node(request: api.RemoveNode) -> tuple[Any, ...]:
+    return (request.node,)
+
+
+def _read_transfer(item: Item) -> api.TransferLeadership:
+    return api.TransferLeadership(fields.optional_node_name(item[4], "target"))
+
+
+def _write_transfer(request: api.TransferLeadership) -> tuple[Any, ...]:
+    return (request.target,)
+
+
 def _write_nothing(request: api.Request) -> tuple[Any, ...]:
     return ()
 
@@ -495,6 +524,10 @@ OPERATIONS: Final[tuple[tuple[int, type[Any], int, Reader, Writer], ...]] = (
     (22, api.BackupBegin, 4, lambda item: api.BackupBegin(), _write_nothing),
     (23, api.BackupRead, 8, _read_backup_read, _write_backup_read),
     (24, api.BackupEnd, 5, _read_backup_end, _write_backup_end),
+    (25, api.ClusterStatus, 4, lambda item: api.ClusterStatus(), _write_nothing),
+    (26, api.AddNode, 7, _read_add_node, _write_add_node),
+    (27, api.RemoveNode, 5, _read_remove_node, _write_remove_node),
+    (28, api.TransferLeadership, 5, _read_transfer, _write_transfer),
 )
 _READERS: Final[dict[int, tuple[int, Reader, str]]] = {
     op: (length, read, cls.__name__) for op, cls, length, read, _ in OPERATIONS
