@@ -25,7 +25,7 @@ def test_every_setting_has_a_flag_whose_help_tells_its_default() -> None:
 
     assert set(NAMES) == set(flags)
     for name, written in defaults.items():
-        if name != "node_id":
+        if getattr(Config(), name) not in (None, ()):
             assert getattr(Config(), name) == getattr(Config.load({name: written.removeprefix("./")}), name), name
 
 

@@ -51,6 +51,12 @@ def test_the_ancestors_variables_are_understood() -> None:
         ({"drain_timeout": "2.5"}, ("drain_timeout", 2.5)),
         ({"auto_create": "false"}, ("auto_create", False)),
         ({"auto_create": True}, ("auto_create", True)),
+        ({"peer_listen": ":7000"}, ("peer_listen", ("", 7000))),
+        ({"advertise": "n1.example:7000"}, ("advertise", "n1.example:7000")),
+        ({"join": "a:1, [::1]:2,a:1"}, ("join", ("a:1", "[::1]:2"))),
+        ({"join": ["a:1", "b:2"]}, ("join", ("a:1", "b:2"))),
+        ({"bootstrap": "b=h:2,a=h:1", "node_id": "a"}, ("bootstrap", (("a", "h:1"), ("b", "h:2")))),
+        ({"bootstrap": ["a=h:1", "b=h:2"], "node_id": "a"}, ("bootstrap", (("a", "h:1"), ("b", "h:2")))),
     ],
 )
 def test_values_are_read_from_text_as_well(given: dict[str, object], expected: tuple[str, object]) -> None:
@@ -78,6 +84,22 @@ def test_values_are_read_from_text_as_well(given: dict[str, object], expected: t
         ({"log_level": "loud"}, "log_level must be one of debug, info"),
         ({"data_dir": ""}, "data_dir must be text, and not empty"),
         ({"node_id": "a\nb"}, "printable text"),
+        ({"peer_listen": "7000"}, "--peer-listen: peer_listen must be HOST:PORT"),
+        ({"advertise": ":7000"}, "--advertise: advertise must be HOST:PORT as other nodes reach it"),
+        ({"advertise": "0.0.0.0:7000"}, "with a host of its own"),
+        ({"advertise": "h:0"}, "a port from 1 to 65535"),
+        ({"join": "a:1,b"}, "--join: join must be HOST:PORT"),
+        ({"join": ",".join(f"h:{port}" for port in range(1, 40))}, "join names 39 addresses, at most 32"),
+        ({"bootstrap": "a"}, "--bootstrap: bootstrap must be NODE=HOST:PORT,NODE=HOST:PORT"),
+        ({"bootstrap": "a=h:1,a=h:2"}, "names node 'a' twice"),
+        ({"bootstrap": "a=h:1,b=h:1"}, "names the address h:1 twice"),
+        ({"bootstrap": ",".join(f"n{n}=h:{n}" for n in range(1, 40))}, "names 39 nodes, at most 32"),
+        ({"bootstrap": "a=h:1,b=h:2"}, "--bootstrap: bootstrap needs node_id: which of a, b is this node?"),
+        ({"bootstrap": "a=h:1,b=h:2", "node_id": "c"}, "bootstrap names a, b, and not this node, c"),
+        ({"bootstrap": "a=h:1", "node_id": "a", "join": "h:2"}, "join and bootstrap exclude each other"),
+        ({"cluster_secret": "short"}, "cluster_secret has 5 bytes, allowed are 8 to 4096"),
+        ({"cluster_secret": "x" * 8, "cluster_secret_file": "f"}, "and cluster_secret_file exclude each other"),
+        ({"peer_tls_cert": "c", "peer_tls_ca": "a"}, "peer_tls_cert needs peer_tls_key: TLS between nodes is mutual"),
     ],
 )
 def test_a_value_out_of_range_is_named_with_its_origin(given: dict[str, object], words: str) -> None:
@@ -143,3 +165,47 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_an_address_may_be_given_as_a_pair() -> None:
     """Programs hand in (host, port)."""
     assert ("127.0.0.1", 0) == parse_address(("127.0.0.1", 0))
+
+
+def test_the_secret_comes_from_its_file_or_from_whoever_is_nearer_to_the_start(tmp_path: Path) -> None:
+    """A container's variable wins over the file that its image names; the text itself is never shown."""
+    file = tmp_path / "secret"
+    file.write_text("  from-the-file\n")
+    settings = tmp_path / "walrq.toml"
+    settings.write_text(f'cluster_secret_file = "{file}"\n')
+    from_file = Config.load({}, {}, settings)
+    nearer = Config.load({}, {"WALRQ_CLUSTER_SECRET": "from-the-variable"}, settings)
+
+    assert (b"from-the-file", b"from-the-variable") == (from_file.secret(), nearer.secret())
+    assert "from-the-variable" not in repr(nearer) + repr(nearer.rows()) + str(nearer.text("cluster_secret"))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(None, "cannot be read: No such file"), (b"\xff" * 9, "is not text"), (b"abc\n", "the secret has 3 bytes")],
+)
+def test_a_secret_file_that_cannot_be_used_is_named(tmp_path: Path, content: bytes | None, words: str) -> None:
+    """Without the secret no node would be let in, so the start says what is wrong with it."""
+    file = tmp_path / "secret"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ConfigError, match=words) as caught:
+        Config.load({"cluster_secret_file": str(file)}).secret()
+    with pytest.raises(ConfigError, match=r"cluster_secret_file .* or WALRQ_CLUSTER_SECRET"):
+        Config().secret()
+
+    assert str(file) in caught.value.text
+
+
+def test_what_a_start_kept_stands_behind_everything_that_is_given() -> None:
+    """A restart needs only the directory, and a flag still changes what was kept. A secret is never kept."""
+    first = Config.load({"peer_listen": "127.0.0.1:7001", "advertise": "h:7001", "cluster_secret": "x" * 20})
+    kept = first.to_keep()
+    again = Config.load({"advertise": "new:7001"}).with_kept(kept, "data/peers.json")
+
+    assert {"peer_listen": "127.0.0.1:7001", "advertise": "h:7001"} == kept
+    assert (("127.0.0.1", 7001), "new:7001") == (again.peer_listen, again.advertise)
+    assert ("data/peers.json", "--advertise") == (again.origins["peer_listen"], again.origins["advertise"])
+    assert again == again.reloaded()
+    with pytest.raises(ConfigError, match=r"data/peers\.json: peer_listen: peer_listen must be text"):
+        Config().with_kept({"peer_listen": 7}, "data/peers.json")

@@ -168,6 +168,15 @@ SETTINGS: Final = (
     ("--log-level", "LEVEL", "debug, info, warning or error.  [info]"),
     ("--log-format", "FORMAT", "auto, human or json.  [auto]"),
     ("--front", "KIND", "What carries TCP: auto, reactor or stream.  [auto]"),
+    ("--peer-listen", "HOST:PORT", "For the other nodes of a cluster.  [none; with --bootstrap its address there]"),
+    ("--advertise", "HOST:PORT", "Where the other nodes reach this one.  [--peer-listen]"),
+    ("--bootstrap", "NODE=HOST:PORT,...", "All first members of a new cluster.  [none]"),
+    ("--join", "HOST:PORT,...", "Members that take this new node in.  [none]"),
+    ("--cluster-secret-file", "FILE", "The secret that all nodes of a cluster know.  [none]"),
+    ("--cluster-secret", "TEXT", "The same as text; others can see it in the list of processes.  [none]"),
+    ("--peer-tls-cert", "FILE", "This node's certificate for its peers, PEM.  [none]"),
+    ("--peer-tls-key", "FILE", "Its private key, PEM.  [none]"),
+    ("--peer-tls-ca", "FILE", "Who signs the certificates of all nodes, PEM.  [none]"),
 )
 
 

@@ -2,6 +2,9 @@
 
     command-line flags > WALRQ_* variables (then the ancestors' DATA_DIR, NODE_ID) > TOML file > defaults
 
+For what concerns the node's peers, what its last start kept in the data directory comes before the defaults
+(`with_kept`), so that a restart needs only the directory.
+
 The same names everywhere: `data_dir` is `--data-dir`, `WALRQ_DATA_DIR` and `data_dir` in the file. An unknown
 key is an error that suggests the nearest one. Variables of the environment are shared with others (a
 container platform makes up `WALRQ_SERVICE_HOST` by itself), so an unknown one is an error only when it looks
@@ -30,6 +33,9 @@ _UNITS: Final = {"": 1, "B": 1, "KIB": limits.KIB, "MIB": limits.MIB, "GIB": 102
 _CONNECTIONS_LIMIT: Final = 1_000_000
 _NODE_ID_BYTES_MAX: Final = 255
 _DRAIN_TIMEOUT_S_MAX: Final = 3_600.0
+# A word that can be guessed protects nothing; the bound above is for a file named by mistake.
+_SECRET_BYTES_MIN: Final = 8
+SECRET_BYTES_MAX: Final = 4 * limits.KIB
 # Variables that begin like ours and are read by others: client, command line, tests.
 OTHERS_VARIABLES: Final = frozenset(
     {
@@ -80,6 +86,84 @@ def parse_address(value: Any) -> tuple[str, int]:
     elif ":" in host:
         raise ValueError("must be [HOST]:PORT with brackets around an IPv6 address")
     return host, int(port)
+
+
+def format_address(host: str, port: int) -> str:
+    """What `parse_address` reads."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _reachable(value: Any) -> str:
+    """An address that another node can connect to."""
+    host, port = parse_address(value)
+    if not host or not port or host in _EVERYWHERE:
+        raise ValueError("must be HOST:PORT as other nodes reach it, with a host of its own and a port from 1 to 65535")
+    return format_address(host, port)
+
+
+# Addresses to listen on, and not to connect to.
+_EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})
+
+
+def _texts(value: Any) -> list[Any]:
+    """Of "a,b", or of a list in the file."""
+    found = value.split(",") if isinstance(value, str) else list(value) if isinstance(value, list | tuple) else [value]
+    return [each.strip() if isinstance(each, str) else each for each in found]
+
+
+def _addresses(value: Any) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(_reachable(each) for each in _texts(value)))
+    if len(found) > limits.RAFT_MEMBERS_MAX:
+        raise ValueError(f"names {len(found)} addresses, at most {limits.RAFT_MEMBERS_MAX} are read")
+    return found
+
+
+def _bootstrap(value: Any) -> tuple[tuple[str, str], ...]:
+    """The first members, (node id, address), by name: whatever order they are listed in, they are the same group."""
+    found: dict[str, str] = {}
+    for each in _texts(value):
+        if isinstance(each, tuple | list) and len(each) == 2:
+            node, address = each
+        else:
+            node, equals, address = _text(each).partition("=")
+            if not equals:
+                raise ValueError("must be NODE=HOST:PORT,NODE=HOST:PORT,...")
+        node, address = _node_id(node), _reachable(address)
+        if node in found:
+            raise ValueError(f"names node {node!r} twice")
+        if address in found.values():
+            raise ValueError(f"names the address {address} twice")
+        found[node] = address
+    if len(found) > limits.RAFT_MEMBERS_MAX:
+        raise ValueError(f"names {len(found)} nodes, at most {limits.RAFT_MEMBERS_MAX} make a cluster")
+    return tuple(sorted(found.items()))
+
+
+def _secret(value: Any) -> str:
+    text = _text(value)
+    if not _SECRET_BYTES_MIN <= len(text.encode()) <= SECRET_BYTES_MAX:
+        raise ValueError(f"has {len(text.encode())} bytes, allowed are {_SECRET_BYTES_MIN} to {SECRET_BYTES_MAX}")
+    return text
+
+
+def read_secret(path: str) -> str:
+    """The secret in a file, without the white space around it. Blocking.
+
+    Raises:
+        ConfigError: it cannot be read, or is too short or too long.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(SECRET_BYTES_MAX + 2)
+        return _secret(data.decode().strip())
+    except OSError as error:
+        raise ConfigError(
+            f"cluster_secret_file {path} cannot be read: {error.strerror}", setting="cluster_secret_file"
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"cluster_secret_file {path} is not text", setting="cluster_secret_file") from None
+    except ValueError as error:
+        raise ConfigError(f"cluster_secret_file {path}: the secret {error}", setting="cluster_secret_file") from None
 
 
 def _fsync(value: Any) -> FsyncPolicy:
@@ -174,11 +258,23 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "log_level": _choice(*LEVELS),
     "log_format": _choice("auto", "human", "json"),
     "front": _choice("auto", "reactor", "stream"),
+    "peer_listen": parse_address,
+    "advertise": _reachable,
+    "bootstrap": _bootstrap,
+    "join": _addresses,
+    "cluster_secret": _secret,
+    "cluster_secret_file": _path,
+    "peer_tls_cert": _path,
+    "peer_tls_key": _path,
+    "peer_tls_ca": _path,
 }
 
 _IN_BYTES: Final = ("max_wal_segment_size", "snapshot_log_bytes", "body_cache_bytes")
 # What a running node takes over when it reads its file again (SIGHUP); everything else needs a restart.
 RELOADABLE: Final = ("max_connections", "drain_timeout", "auto_create", "log_level")
+# What a start keeps in the data directory for the next one (never the secret itself).
+KEPT: Final = ("peer_listen", "advertise", "cluster_secret_file", "peer_tls_cert", "peer_tls_key", "peer_tls_ca")
+_TLS: Final = ("peer_tls_cert", "peer_tls_key", "peer_tls_ca")
 
 
 @attrs.frozen
@@ -210,8 +306,14 @@ class Config:
         body_cache_bytes: memory for bodies of messages.
         log_level, log_format: what goes to standard error, and how.
         front: what carries TCP: "reactor", "stream", or "auto" (reactor where the system has epoll).
+        peer_listen: (host, port) for the other nodes of a cluster; None = this node has no peers.
+        advertise: "host:port" at which they reach it; None = `peer_listen`.
+        bootstrap: the first members of a new cluster, (node id, address) each; () = none is begun.
+        join: addresses of members that a new node asks to take it in; () = none.
+        cluster_secret, cluster_secret_file: what all nodes of a cluster know, or the file it is in.
+        peer_tls_cert, peer_tls_key, peer_tls_ca: files (PEM) for mutual TLS between nodes; all or none.
         origins: where each value came from, by name.
-        sources: what `load` was given; `reloaded` reads it again.
+        sources, kept: what `load` and `with_kept` were given; `reloaded` reads it again.
     """
 
     data_dir: str = "walrq-data"
@@ -228,10 +330,20 @@ class Config:
     log_level: str = "info"
     log_format: str = "auto"
     front: str = "auto"
+    peer_listen: tuple[str, int] | None = None
+    advertise: str | None = None
+    bootstrap: tuple[tuple[str, str], ...] = ()
+    join: tuple[str, ...] = ()
+    cluster_secret: str | None = attrs.field(default=None, repr=False)
+    cluster_secret_file: str | None = None
+    peer_tls_cert: str | None = None
+    peer_tls_key: str | None = None
+    peer_tls_ca: str | None = None
     origins: Mapping[str, str] = attrs.field(factory=dict, eq=False, repr=False)
     sources: tuple[Mapping[str, Any], Mapping[str, str], Path | None] = attrs.field(
         default=({}, {}, None), eq=False, repr=False
     )
+    kept: tuple[Mapping[str, Any], str] = attrs.field(default=({}, ""), eq=False, repr=False)
 
     @classmethod
     def load(
@@ -256,7 +368,82 @@ class Config:
             for name, (value, origin) in source.items():
                 values[name] = _read(name, value, origin)
                 origins[name] = origin
-        return cls(**values, origins=origins, sources=(dict(flags or {}), dict(env or {}), file))
+        config = cls(**values, origins=origins, sources=(dict(flags or {}), dict(env or {}), file))
+        config._check_peers()
+        return config
+
+    def _check_peers(self) -> None:
+        """
+        Raises:
+            ConfigError: settings that contradict each other.
+        """
+        if self.bootstrap and self.join:
+            raise self._wrong("join", "and bootstrap exclude each other: a cluster is begun, or joined")
+        if self.bootstrap and self.node_id is None:
+            raise self._wrong("bootstrap", f"needs node_id: which of {_names(self.bootstrap)} is this node?")
+        if self.bootstrap and self.node_id not in dict(self.bootstrap):
+            raise self._wrong("bootstrap", f"names {_names(self.bootstrap)}, and not this node, {self.node_id}")
+        if self.cluster_secret is not None and self.cluster_secret_file is not None:
+            # Who sets one nearer to the start means that one: the variable of a container, and not the file's line.
+            ranks = [self._rank(name) for name in ("cluster_secret", "cluster_secret_file")]
+            if ranks[0] == ranks[1]:
+                raise self._wrong("cluster_secret", "and cluster_secret_file exclude each other")
+        missing = [name for name in _TLS if getattr(self, name) is None]
+        if missing and len(missing) < len(_TLS):
+            given = next(name for name in _TLS if name not in missing)
+            raise self._wrong(given, f"needs {' and '.join(missing)}: TLS between nodes is mutual")
+
+    def _rank(self, name: str) -> int:
+        """How near to the start a value was set: 0 default or kept, 1 file, 2 variable, 3 flag."""
+        origin = self.origins.get(name, "default")
+        if origin == "default":
+            return 0
+        return 3 if origin.startswith("--") else 2 if origin in VARIABLES else 1
+
+    def _wrong(self, name: str, text: str) -> ConfigError:
+        return ConfigError(f"{self.origins.get(name, 'default')}: {name} {text}", setting=name)
+
+    def with_kept(self, kept: Mapping[str, Any], origin: str) -> Config:
+        """This, with what an earlier start kept, of `KEPT`, where nothing else was given.
+
+        Raises:
+            ConfigError: a kept value is out of range.
+        """
+        found = {
+            name: _read(name, value, f"{origin}: {name}")
+            for name, value in kept.items()
+            if name in KEPT and value is not None and self.origins.get(name, "default") == "default"
+        }
+        if self.cluster_secret is not None:
+            found.pop("cluster_secret_file", None)
+        origins = {**self.origins, **dict.fromkeys(found, origin)}
+        return attrs.evolve(self, **found, origins=origins, kept=(kept, origin))
+
+    def to_keep(self) -> dict[str, str]:
+        """What the next start is told of this one's `KEPT`, as text."""
+        texts = {name: self.text(name) for name in KEPT}
+        return {name: text for name, text in texts.items() if text is not None}
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether the node talks to others, or means to."""
+        return self.peer_listen is not None or bool(self.bootstrap or self.join)
+
+    def secret(self) -> bytes:
+        """The cluster's secret. Blocking: it may be in a file.
+
+        Raises:
+            ConfigError: none is given, or its file cannot be used.
+        """
+        if self.cluster_secret is not None and self._rank("cluster_secret") >= self._rank("cluster_secret_file"):
+            return self.cluster_secret.encode()
+        if self.cluster_secret_file is not None:
+            return read_secret(self.cluster_secret_file).encode()
+        raise ConfigError(
+            "peers need a secret that all nodes of the cluster know: give cluster_secret_file (--cluster-secret-file"
+            " FILE), or WALRQ_CLUSTER_SECRET",
+            setting="cluster_secret_file",
+        )
 
     def reloaded(self) -> Config:
         """The settings as the same flags, variables and file give them now; only the file can have changed.
@@ -264,18 +451,23 @@ class Config:
         Raises:
             ConfigError: as `load`.
         """
-        return Config.load(*self.sources)
+        return Config.load(*self.sources).with_kept(*self.kept)
 
     def changed(self, other: Config) -> list[str]:
         """The names of the settings whose values differ."""
         return [name for name in NAMES if getattr(self, name) != getattr(other, name)]
 
     def text(self, name: str) -> str | None:
-        """A value as it would be typed; None when it is left to the node."""
+        """A value as it would be typed; None when it is left to the node. A secret is not shown."""
         value = getattr(self, name)
-        if name == "listen":
-            host, port = value
-            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if name in ("listen", "peer_listen"):
+            return None if value is None else format_address(*value)
+        if name == "bootstrap":
+            return ",".join(f"{node}={address}" for node, address in value) or None
+        if name == "join":
+            return ",".join(value) or None
+        if name == "cluster_secret":
+            return None if value is None else SECRET_SHOWN
         if name == "fsync" and not isinstance(value, str):
             return f"interval:{value[1]}"
         if isinstance(value, bool):
@@ -289,12 +481,22 @@ class Config:
 
     def rows(self) -> list[tuple[str, Any, str]]:
         """(name, value, origin) of every setting, for `config show --origin`."""
-        return [(name, getattr(self, name), self.origins.get(name, "default")) for name in NAMES]
+        return [(name, self._shown(name), self.origins.get(name, "default")) for name in NAMES]
+
+    def _shown(self, name: str) -> Any:
+        return self.text(name) if name == "cluster_secret" else getattr(self, name)
+
+
+SECRET_SHOWN: Final = "(secret)"
+
+
+def _names(members: tuple[tuple[str, str], ...]) -> str:
+    return ", ".join(node for node, _ in members)
 
 
 NAMES: Final = tuple(_READERS)
-assert set(NAMES) == {field.name for field in attrs.fields(Config)} - {"origins", "sources"}
-assert set(RELOADABLE) | {door.setting for door in DOORS} <= set(NAMES)
+assert set(NAMES) == {field.name for field in attrs.fields(Config)} - {"origins", "sources", "kept"}
+assert set(RELOADABLE) | set(KEPT) | {door.setting for door in DOORS} <= set(NAMES)
 
 _Source = dict[str, tuple[Any, str]]
 
