@@ -97,8 +97,8 @@ def test_values_are_read_from_text_as_well(given: dict[str, object], expected: t
         ({"bootstrap": "a=h:1,b=h:2"}, "--bootstrap: bootstrap needs node_id: which of a, b is this node?"),
         ({"bootstrap": "a=h:1,b=h:2", "node_id": "c"}, "bootstrap names a, b, and not this node, c"),
         ({"bootstrap": "a=h:1", "node_id": "a", "join": "h:2"}, "join and bootstrap exclude each other"),
-        ({"cluster_secret": "short"}, "cluster_secret has 5 bytes, allowed are 8 to 4096"),
-        ({"cluster_secret": "x" * 8, "cluster_secret_file": "f"}, "and cluster_secret_file exclude each other"),
+        ({"cluster_secret": "short"}, "cluster_secret has 5 bytes, allowed are 16 to 4096"),
+        ({"cluster_secret": "x" * 16, "cluster_secret_file": "f"}, "and cluster_secret_file exclude each other"),
         ({"peer_tls_cert": "c", "peer_tls_ca": "a"}, "peer_tls_cert needs peer_tls_key: TLS between nodes is mutual"),
     ],
 )
@@ -170,19 +170,19 @@ def test_an_address_may_be_given_as_a_pair() -> None:
 def test_the_secret_comes_from_its_file_or_from_whoever_is_nearer_to_the_start(tmp_path: Path) -> None:
     """A container's variable wins over the file that its image names; the text itself is never shown."""
     file = tmp_path / "secret"
-    file.write_text("  from-the-file\n")
+    file.write_text("  from-the-file-itself\n")
     settings = tmp_path / "walrq.toml"
     settings.write_text(f'cluster_secret_file = "{file}"\n')
     from_file = Config.load({}, {}, settings)
     nearer = Config.load({}, {"WALRQ_CLUSTER_SECRET": "from-the-variable"}, settings)
 
-    assert (b"from-the-file", b"from-the-variable") == (from_file.secret(), nearer.secret())
+    assert (b"from-the-file-itself", b"from-the-variable") == (from_file.secret(), nearer.secret())
     assert "from-the-variable" not in repr(nearer) + repr(nearer.rows()) + str(nearer.text("cluster_secret"))
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(None, "cannot be read: No such file"), (b"\xff" * 9, "is not text"), (b"abc\n", "the secret has 3 bytes")],
+    [(None, "cannot be read: No such file"), (b"\xff" * 17, "is not text"), (b"abc\n", "the secret has 3 bytes")],
 )
 def test_a_secret_file_that_cannot_be_used_is_named(tmp_path: Path, content: bytes | None, words: str) -> None:
     """Without the secret no node would be let in, so the start says what is wrong with it."""

@@ -33,9 +33,6 @@ _UNITS: Final = {"": 1, "B": 1, "KIB": limits.KIB, "MIB": limits.MIB, "GIB": 102
 _CONNECTIONS_LIMIT: Final = 1_000_000
 _NODE_ID_BYTES_MAX: Final = 255
 _DRAIN_TIMEOUT_S_MAX: Final = 3_600.0
-# A word that can be guessed protects nothing; the bound above is for a file named by mistake.
-_SECRET_BYTES_MIN: Final = 8
-SECRET_BYTES_MAX: Final = 4 * limits.KIB
 # Variables that begin like ours and are read by others: client, command line, tests.
 OTHERS_VARIABLES: Final = frozenset(
     {
@@ -141,8 +138,9 @@ def _bootstrap(value: Any) -> tuple[tuple[str, str], ...]:
 
 def _secret(value: Any) -> str:
     text = _text(value)
-    if not _SECRET_BYTES_MIN <= len(text.encode()) <= SECRET_BYTES_MAX:
-        raise ValueError(f"has {len(text.encode())} bytes, allowed are {_SECRET_BYTES_MIN} to {SECRET_BYTES_MAX}")
+    least, most = limits.PEER_SECRET_BYTES_MIN, limits.PEER_SECRET_BYTES_MAX
+    if not least <= len(text.encode()) <= most:
+        raise ValueError(f"has {len(text.encode())} bytes, allowed are {least} to {most}")
     return text
 
 
@@ -154,7 +152,7 @@ def read_secret(path: str) -> str:
     """
     try:
         with open(path, "rb") as file:
-            data = file.read(SECRET_BYTES_MAX + 2)
+            data = file.read(2 * limits.PEER_SECRET_BYTES_MAX)
         return _secret(data.decode().strip())
     except OSError as error:
         raise ConfigError(
