@@ -84,6 +84,7 @@ LAYERS: dict[str, Layer] = {
         | {
             "walrq",
             "walrq.backup",
+            "walrq.local.notify",
             "walrq.logs",
             "walrq.peers",
             "walrq.protocol",
@@ -94,6 +95,14 @@ LAYERS: dict[str, Layer] = {
         },
         third_party=frozenset({"attrs", "trio", "trio_websocket", "outcome"}),
         forbidden=frozenset({"asyncio", "random"}),
+        may_await=True,
+    ),
+    # what nodes say to each other on real sockets: knows messages, neither logs nor queues
+    "walrq.peers": Layer(
+        walrq=PURE_MODULES
+        | {"walrq.protocol.peer", "walrq.protocol.framing", "walrq.raft.membership", "walrq.raft.messages"},
+        third_party=frozenset({"attrs", "trio"}),
+        forbidden=frozenset({"asyncio"}),
         may_await=True,
     ),
     # anyio
@@ -135,11 +144,19 @@ LAYERS: dict[str, Layer] = {
             "walrq.daemon",
             "walrq.formal",
             "walrq.live",
+            "walrq.local",
             "walrq.logs",
             "walrq.storage.inspect",
             "walrq.worker",
         },
         third_party=frozenset({"attrs", "trio", "anyio"}) | TERMINAL,
+        forbidden=frozenset({"asyncio"}),
+        may_await=True,
+    ),
+    # several nodes as processes of this machine; the word to a service manager
+    "walrq.local": Layer(
+        walrq=PURE_MODULES | {"walrq.storage.disk"},
+        third_party=frozenset({"attrs", "trio"}),
         forbidden=frozenset({"asyncio"}),
         may_await=True,
     ),
@@ -168,7 +185,7 @@ LAYERS: dict[str, Layer] = {
 # Exceptions, each a single module: what it may import beyond its layer.
 EXTRA: dict[str, frozenset[str]] = {
     # Peers speak in Raft's messages; there is no second vocabulary for the same thing.
-    "walrq.protocol.peer": frozenset({"walrq.raft.messages"}),
+    "walrq.protocol.peer": frozenset({"walrq.raft.membership", "walrq.raft.messages"}),
 }
 EXTRA_LIBRARIES: dict[str, frozenset[str]] = {
     # The real disk draws the identity of a new data directory; the simulated disk, in its place, computes it.

@@ -10,6 +10,7 @@
     queues      queue list|show|create|set|pause|resume|purge|delete, stats, top
     dlq         dlq list|show|replay|purge
     node        serve, dev
+    cluster     cluster start|status|add|remove|transfer
     config      config show|path|check: settings, and where each comes from
     contexts    context add|use|list|show|remove: names for servers, and which one a command speaks to
     doctor      doctor

@@ -40,6 +40,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "Nodes and workers": {
         "serve": "node",
         "dev": "node",
+        "cluster": "cluster",
         "worker": "worker",
         "backup": "backup",
         "restore": "backup",
