@@ -20,10 +20,12 @@ import secrets
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 
+from tests import parallel
 from tests.requirements import required_names
 from tests.seeds import SEED_MAX, derive_seed
 
@@ -46,6 +48,7 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 SESSION_SEED = pytest.StashKey[int]()
+SEED_OF_RUN = "walrq_session_seed"
 PROFILE = os.environ.get("WALRQ_HYPOTHESIS", "ci")
 hypothesis.settings.load_profile(PROFILE)
 
@@ -65,7 +68,9 @@ def _session_seed() -> int:
 def pytest_configure(config: pytest.Config) -> None:
     try:
         required_names(os.environ.get("WALRQ_REQUIRE", ""))
-        session_seed = _session_seed()
+        # One of several processes is told the run's.
+        told = getattr(config, "workerinput", {}).get(SEED_OF_RUN)
+        session_seed = _session_seed() if told is None else told
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[SESSION_SEED] = session_seed
@@ -75,6 +80,24 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = str(session_seed)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell one of several processes the run's seed."""
+    node.workerinput[SEED_OF_RUN] = node.config.stash[SESSION_SEED]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> parallel.Scheduling:
+    """Decide which tests share a process."""
+    return parallel.Scheduling(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of several processes none is left with a long test at the end."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: parallel.rank(item.nodeid))
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

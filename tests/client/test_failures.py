@@ -167,7 +167,7 @@ def test_a_push_that_failed_for_different_reasons_is_not_taken_for_definite() ->
         op.pushed(requests, [QueueFull("full"), QueueFull("full")])
 
 
-@pytest.mark.parametrize("wrong", [5, None, [5], [b"x"], object()], ids=repr)
+@pytest.mark.parametrize("wrong", [5, None, [5], [b"x"], object()], ids=["5", "None", "[5]", "[b'x']", "object"])
 def test_what_is_no_message_is_named(wrong: object) -> None:
     """Not an AttributeError from deep below."""
     with pytest.raises(WalrqError, match="expected a message, a batch or a list of them"):

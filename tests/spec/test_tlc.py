@@ -49,7 +49,9 @@ CONFIG = "SPECIFICATION Spec\nCONSTANT Top = 4\n"
 
 def counter(config: str, source: str = COUNTER, *, timeout_s: float = 120) -> tlc.Job:
     """A run over a module that counts round and round."""
-    return tlc.Job("Counter", {"Counter": source}, CONFIG + config, options=("-deadlock",), timeout_s=timeout_s)
+    return tlc.Job(
+        "Counter", {"Counter": source}, CONFIG + config, options=("-deadlock",), timeout_s=timeout_s, brief=True
+    )
 
 
 @pytest.fixture(autouse=True)

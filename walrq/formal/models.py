@@ -248,6 +248,7 @@ def job_of(model: Model, *, notes: bool = True, options: Sequence[str] = (), kee
         # Behaviours may end: a bound was reached. That nothing gets stuck is what liveness says.
         options=("-deadlock", "-nowarning", *options),
         timeout_s=model.timeout_s,
+        brief=model.set != "full",
         keep=tuple(keep),
     )
 
