@@ -2,7 +2,7 @@
 
 A file's path says what it may do. The four pure modules at the top may be imported by all; the folders
 raft/, queues/ and protocol/ decide and never act; storage/ blocks and knows neither roles nor verbs;
-replica.py composes the three; daemon/ drives; client/ sees bytes and the pure modules; cli/ is thin.
+replica/ composes the three; daemon/ drives; client/ sees bytes and the pure modules; cli/ is thin.
 A new folder needs a row here first.
 """
 
@@ -69,6 +69,7 @@ LAYERS: dict[str, Layer] = {
     "walrq.storage": Layer(walrq=PURE_MODULES, third_party=CODEC, forbidden=EVENT_LOOPS | CLOCKS | CHANCE | {"socket"}),
     "walrq.replica": Layer(
         walrq=PURE_MODULES | {"walrq.raft", "walrq.queues", "walrq.storage"},
+        third_party=CODEC,
         forbidden=WORLD,
         deterministic=True,
     ),
@@ -173,12 +174,19 @@ LAYERS: dict[str, Layer] = {
             "walrq.queues",
             "walrq.raft",
             "walrq.replica",
+            "walrq.simulator",
             "walrq.storage",
             "walrq.worker",
         },
         third_party=frozenset({"attrs", "trio", "anyio", "cbor2", "crc32c", "pytest", "hypothesis"}),
         forbidden=frozenset({"asyncio"}),
         may_await=True,
+    ),
+    # the world of many replicas: what it does follows from one integer
+    "walrq.simulator": Layer(
+        walrq=PURE_MODULES | {"walrq.queues", "walrq.raft", "walrq.replica", "walrq.storage", "walrq.testing.disk"},
+        forbidden=WORLD - {"random"},
+        deterministic=True,
     ),
 }
 
@@ -191,7 +199,7 @@ EXTRA_LIBRARIES: dict[str, frozenset[str]] = {
     # The real disk draws the identity of a new data directory; the simulated disk, in its place, computes it.
     "walrq.storage.disk": frozenset({"uuid"}),
     # Bodies are read in threads beside the driver; a lock around their cache changes no outcome.
-    "walrq.replica": frozenset({"threading"}),
+    "walrq.replica.bodies": frozenset({"threading"}),
     # A call waits in the way that costs its event loop least.
     "walrq.client.parking": frozenset({"asyncio", "trio"}),
 }
