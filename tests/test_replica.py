@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from tests.replica.story import CONFIG, Desk, columns, storage_config
-from walrq import api, limits, replica
+from walrq import api, limits
 from walrq.errors import CorruptRecord, DiskFull, NotLeader, StorageError
 from walrq.queues import commands as c
 from walrq.queues import effects
@@ -161,6 +161,7 @@ def test_a_node_that_does_not_lead_takes_no_proposals() -> None:
     """The error names the leader, if one is known."""
     one = fresh()
     one._raft.role = Role.FOLLOWER
+    one._raft.lead = None
     one._raft.leader = "n9"
 
     with pytest.raises(NotLeader) as caught:
@@ -182,7 +183,7 @@ def test_an_entry_has_a_bounded_number_of_commands() -> None:
 
 def test_an_entry_has_a_bounded_size_but_takes_any_single_push(monkeypatch: pytest.MonkeyPatch) -> None:
     """One large push alone; small ones up to the target."""
-    monkeypatch.setattr(replica, "ENTRY_BYTES_TARGET", 1_000)
+    monkeypatch.setattr("walrq.replica.batch.ENTRY_BYTES_TARGET", 1_000)
     one = fresh()
     for size in (3_000, 600, 300, 200, 10):
         one.propose(push(b"x" * size))

@@ -96,6 +96,8 @@ ENTRY_COMMANDS_MAX: Final = 4_096
 SNAPSHOT_LOG_BYTES: Final = 256 * MIB
 SNAPSHOT_COMMANDS: Final = 50_000
 BODY_CACHE_BYTES: Final = 32 * MIB
+# Entries kept in memory for followers by a node that has peers.
+REPLICA_RECENT_BYTES: Final = 32 * MIB
 SLOT_SETTLE_MS: Final = 50
 
 # --- consensus ----------------------------------------------------------------------------------------------

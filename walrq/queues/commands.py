@@ -20,6 +20,9 @@ from walrq.api import Columns, Filter, Range, SettleKind, value
 from walrq.errors import CorruptRecord
 
 FORMAT: Final = 1
+# CBOR: the first byte of an array of four, and the first one that says that a longer unsigned integer follows.
+_ARRAY_OF_FOUR: Final = 0x84
+_UINT_FOLLOWS: Final = 24
 
 
 @attrs.frozen
@@ -442,6 +445,27 @@ def decode_entry(body: bytes) -> tuple[Stamp, list[Tagged]]:
     except (cbor2.CBORDecodeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise CorruptRecord(f"an entry's commands cannot be read: {error}") from error
     return Stamp(lease_ms, wall_ms), commands
+
+
+def stamp_of(body: bytes) -> Stamp:
+    """The stamp of a COMMANDS entry, without reading the rest. CorruptRecord as for `decode_entry`."""
+    # array(4), format, lease_ms, wall_ms: three unsigned integers, of one to nine bytes each.
+    numbers = []
+    at = 1
+    for _ in range(3):
+        first = body[at] if at < len(body) else 0xFF
+        at += 1
+        if first < _UINT_FOLLOWS:
+            numbers.append(first)
+        else:
+            width = 1 << (first - _UINT_FOLLOWS)
+            if width > 8 or at + width > len(body):
+                raise CorruptRecord("an entry's stamp cannot be read")
+            numbers.append(int.from_bytes(body[at : at + width], "big"))
+            at += width
+    if body[0] != _ARRAY_OF_FOUR or numbers[0] != FORMAT:
+        raise CorruptRecord("an entry's stamp cannot be read: it is of another format")
+    return Stamp(numbers[1], numbers[2])
 
 
 def bodies_of(body: bytes) -> dict[int, Columns]:

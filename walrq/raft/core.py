@@ -69,6 +69,7 @@ class Raft:
         commit_index: entries up to here may be applied.
         durable_index: entries up to here are on this node's disk.
         recovering: this node's log is being repaired (`begin_repair`), or the caller set it for reasons of its own.
+        electable: the caller's: without it this node votes and counts, but never leads.
         ticks: how often `tick` was called.
         dropped: messages that were not for this node, or of another cluster.
     """
@@ -122,6 +123,7 @@ class Raft:
         self.durable_index = tail.last_index
         self.commit_index = tail.commit_index
         self.recovering = False
+        self.electable = True
         self.lead: Leader | None = None
         self.snapshot: SnapshotMark | None = None
         if tail.commit_index:
@@ -284,6 +286,8 @@ class Raft:
                 self._step_down("Stalled", hand_over=True)
             elif self.recovering:
                 self._step_down("Recovering", hand_over=True)
+            elif not self.electable:
+                self._step_down("NotElectable", hand_over=True)
         elif self._countdown.tick():
             self._time_out()
 
@@ -298,6 +302,7 @@ class Raft:
         return (
             self.membership.may_lead(self.node_id, self.commit_index)
             and not self.recovering
+            and self.electable
             and not self.is_stalled
             and not self._intake.installing
         )
@@ -445,14 +450,27 @@ class Raft:
             self._note("AdvanceCommit")
 
     # --- membership -----------------------------------------------------------------------------------------
-    def add_learner(self, member: Member) -> tuple[Position, bytes]:
+    def add_learner(self, member: Member, known: Collection[Member] = ()) -> tuple[Position, bytes]:
         """Let a node join: it receives the log and does not count yet. Returns the entry and its body.
+
+        Args:
+            known: what is known by now of nodes that are there, as for `bind`.
 
         Raises:
             InvalidArgument: it is there already, or the group is full.
             NotLeader, NotReady: see `_change`.
         """
-        return self._change(self.membership.current.with_learner(member))
+        return self._change(self.membership.current.bound(known).with_learner(member))
+
+    def bind(self, members: Collection[Member]) -> tuple[Position, bytes]:
+        """Note where nodes of the group are reached and which disks they have. Returns the entry and its body.
+
+        Any number at once: nobody's vote changes.
+
+        Raises:
+            NotLeader, NotReady: see `_change`.
+        """
+        return self._change(self.membership.current.bound(members))
 
     def promote(self, node: str) -> tuple[Position, bytes]:
         """Make a learner a voter. Returns the entry and its body.

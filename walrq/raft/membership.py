@@ -77,6 +77,14 @@ class Configuration:
             )
         return Configuration(self.voters, _by_name([*self.learners.values(), member]))
 
+    def bound(self, members: Iterable[Member]) -> Configuration:
+        """This with what is now known of some nodes; whether they vote stays as it is, strangers are ignored."""
+        known = {member.node: member for member in members}
+        return Configuration(
+            {node: known.get(node, member) for node, member in self.voters.items()},
+            {node: known.get(node, member) for node, member in self.learners.items()},
+        )
+
     def promoted(self, node: str) -> Configuration:
         """This with a learner made a voter.
 

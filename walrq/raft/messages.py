@@ -84,6 +84,11 @@ class Append(Message):
     session: int = 0
     entries: tuple[Entry, ...] = ()
 
+    @property
+    def is_filled(self) -> bool:
+        """Whether its entries are in it."""
+        return len(self.entries) == self.last_index - self.prev_index
+
     def filled(self, entries: Sequence[Entry]) -> Append:
         """This with its entries, `prev_index + 1` to `last_index`."""
         assert len(entries) == self.last_index - self.prev_index, (self, len(entries))
@@ -309,7 +314,7 @@ def encode(message: Message) -> bytes:
     """The bytes of a message. An append must have been filled."""
     form = _FORMS[type(message)]
     if isinstance(message, Append):
-        assert len(message.entries) == message.last_index - message.prev_index, message
+        assert message.is_filled, message
     parts = [form.number, *form.get(message)]
     for at, to_plain in form.plain:
         parts[at] = to_plain(parts[at])
@@ -350,7 +355,7 @@ def decode(data: bytes) -> Message:
 
 def _check(message: Message) -> None:
     if isinstance(message, Append):
-        if len(message.entries) != message.last_index - message.prev_index:
+        if not message.is_filled:
             raise RemoteProtocolError("Append: last_index does not fit the entries", field="last_index")
         term = message.prev_term
         for entry in message.entries:

@@ -1,0 +1,61 @@
+"""The bodies of messages: a bounded cache, and the log behind it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from walrq.api import Columns
+from walrq.queues.commands import Push, Tagged, bodies_of
+from walrq.storage.cache import ByteBoundedCache
+from walrq.storage.storage import Storage
+
+
+def _size_of(columns: Columns) -> int:
+    # The objects around a short payload weigh more than the payload.
+    return columns.size + len(columns.ends) + 400
+
+
+class Bodies:
+    """Columns by address, (log index, ordinal in the entry). Every method may be called from any thread.
+
+    Invariant: only applied entries are in it, whose addresses nobody else will ever get.
+    """
+
+    def __init__(self, storage: Storage, bytes_max: int) -> None:
+        self._storage = storage
+        self._lock = threading.Lock()
+        self._cache: ByteBoundedCache[tuple[int, int], Columns] = ByteBoundedCache(bytes_max, size_of=_size_of)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes in memory."""
+        with self._lock:
+            return self._cache.bytes
+
+    def remember(self, index: int, commands: Sequence[Tagged]) -> None:
+        """Keep those of an applied entry: they are the ones most likely to be asked for."""
+        with self._lock:
+            put = self._cache.put
+            for ordinal, tagged in enumerate(commands):
+                command = tagged.command
+                if type(command) is Push:
+                    put((index, ordinal), command.columns)
+
+    def in_memory(self, index: int, ordinal: int) -> Columns | None:
+        """The columns at an address if they are in memory."""
+        with self._lock:
+            return self._cache.get((index, ordinal))
+
+    def load(self, index: int, ordinal: int) -> Columns:
+        """The columns at an address, read from the log if need be. Blocking. See `Replica.load_body`."""
+        cached = self.in_memory(index, ordinal)
+        if cached is not None:
+            return cached
+        bodies = bodies_of(self._storage.read(index).body)
+        with self._lock:
+            # The neighbours are likely to be asked for next: a backlog is read in log order.
+            for number, columns in sorted(bodies.items(), reverse=True):
+                if number >= ordinal:
+                    self._cache.put((index, number), columns)
+        return bodies[ordinal]

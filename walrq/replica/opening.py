@@ -1,0 +1,213 @@
+"""What a replica finds at its start: the snapshot, the log behind it, and who belongs to the group.
+
+Nothing but the log and the snapshot says who the members are. Only a first start asks the configuration:
+
+    nothing stored yet   the list of a new cluster becomes the first entry (index 1, term 1, the same bytes on every
+                         member); or this node is alone; or it joins and waits
+    no list stored       of a log that this node began alone: it voted for itself. Any other such log was sent by a
+                         leader whose list has not come yet: the node still joins.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from walrq.errors import ConfigError, CorruptRecord, StorageError
+from walrq.queues.commands import Stamp, decode_entry, stamp_of
+from walrq.queues.image import load
+from walrq.queues.machine import Machine
+from walrq.raft.entries import HardState, Kind, Tail
+from walrq.raft.membership import Configuration, Member
+from walrq.replica.config import ReplicaConfig
+from walrq.replica.recent import Recent
+from walrq.storage import hard_state as stored
+from walrq.storage.findings import Finding, Verdict
+from walrq.storage.record import Record
+from walrq.storage.snapshot import SnapshotReader
+from walrq.storage.storage import Storage
+
+FIRST_TERM = 1
+
+
+@attrs.define(eq=False)
+class Found:
+    """See the module.
+
+    Attributes:
+        machine, pages, applied: the state, the keys and hashes of its stored pages, the entry it stands at.
+        snapshot_index, snapshot_term: of the newest snapshot; 0: none.
+        hard_state: term and vote.
+        cluster_id: of the messages between peers.
+        configurations: by index, ascending; the first one stems from the snapshot or the beginning.
+        runs: stretches of equal term behind the snapshot.
+        recent: sizes of these entries; none of them is in memory.
+        stamps: (index, stamp) of entries that are not applied.
+        log_bytes, commands: of what was applied from the log.
+    """
+
+    machine: Machine
+    pages: dict[bytes, bytes]
+    applied: int
+    snapshot_index: int
+    snapshot_term: int
+    hard_state: HardState
+    cluster_id: str
+    configurations: list[tuple[int, Configuration]]
+    recent: Recent
+    runs: list[tuple[int, int]] = attrs.field(factory=list)
+    stamps: list[tuple[int, Stamp]] = attrs.field(factory=list)
+    log_bytes: int = 0
+    commands: int = 0
+
+    def tail(self, storage: Storage) -> Tail:
+        """The log as consensus needs to know it."""
+        last_index, last_term = storage.last_index, storage.last_term
+        if self.runs and self.runs[-1][1] != last_term:
+            # The last record is damaged; its header is not.
+            self.runs.append((last_index, last_term))
+        return Tail(last_index, last_term, tuple(self.runs), self.snapshot_index, self.snapshot_term)
+
+    def apply(self, record: Record) -> None:
+        """Apply an entry that is known to be committed."""
+        if record.kind == Kind.COMMANDS:
+            stamp, tagged = decode_entry(record.body)
+            self.machine.apply(record.index, stamp, tagged)
+            self.commands += len(tagged)
+        self.log_bytes += len(record.body)
+        self.applied = record.index
+
+
+def only(node: str, configuration: Configuration) -> bool:
+    """Whether that node is a majority by itself."""
+    return list(configuration.voters) == [node]
+
+
+def look(storage: Storage, config: ReplicaConfig) -> Found:
+    """Read what is stored, and apply what this node alone has decided.
+
+    Raises:
+        ConfigError: the list of a new cluster does not name this node.
+        StorageError: what is stored belongs to another node, or cannot be read.
+    """
+    recovered = storage.recovered
+    hard = recovered.hard_state
+    if hard is not None and hard.node_id != config.node_id:
+        raise StorageError(
+            f"the data directory belongs to node {hard.node_id!r}, not to {config.node_id!r}; "
+            "start with that node id, or with another directory"
+        )
+    snapshot = recovered.snapshot
+    first = _first_configuration(storage, config, snapshot)
+    hard = storage.hard_state
+    found = _from_snapshot(config, snapshot)
+    found.configurations.append((found.snapshot_index, first))
+    found.cluster_id = hard.cluster_id if hard is not None else config.cluster_id
+    _read_log(storage, config, found)
+    found.hard_state = _term_and_vote(storage, config, found, hard)
+    found.machine.take_effects()
+    return found
+
+
+def _first_configuration(storage: Storage, config: ReplicaConfig, snapshot: SnapshotReader | None) -> Configuration:
+    """Who belonged to the group at the snapshot, or at the beginning."""
+    if snapshot is not None and snapshot.meta:
+        return Configuration.decode(snapshot.meta)
+    alone = Configuration({config.node_id: Member(config.node_id, config.address, storage.disk_uuid)})
+    hard = storage.hard_state
+    if snapshot is not None or storage.last_index:
+        if hard is None or hard.vote == config.node_id or snapshot is not None:
+            return alone
+        return Configuration()
+    if hard is not None and hard.vote == config.node_id:
+        return alone
+    wanted = config.configuration
+    if wanted is None:
+        return alone if hard is None else Configuration()
+    if not wanted.nodes:
+        _enter(storage, config, term=0)
+        return wanted
+    if config.node_id not in wanted.voters:
+        raise ConfigError(f"configuration: node {config.node_id!r} is not among the voters of the new cluster")
+    if only(config.node_id, wanted):
+        return alone
+    # inv: VoteDurableBeforeSent: a node that has voted is known as one that did, whatever it has of the log.
+    _enter(storage, config, term=FIRST_TERM)
+    body = wanted.encode()
+    storage.append_batch([Record(1, FIRST_TERM, Kind.CONFIGURATION, body)], may_use_reserve=True)
+    storage.sync()
+    return wanted
+
+
+def _enter(storage: Storage, config: ReplicaConfig, *, term: int) -> None:
+    """Give the directory its name, so that no later start takes it for a new node that is alone."""
+    known = storage.hard_state
+    if known is None or known.term < term:
+        storage.set_hard_state(
+            stored.HardState(
+                term=term,
+                vote=None,
+                node_id=config.node_id,
+                cluster_id=config.cluster_id,
+                disk_uuid=known.disk_uuid if known is not None else config.disk_uuid,
+            )
+        )
+
+
+def _from_snapshot(config: ReplicaConfig, snapshot: SnapshotReader | None) -> Found:
+    if snapshot is None:
+        machine, pages, index, term = Machine(config.bounds), dict[bytes, bytes](), 0, 0
+    else:
+        machine, pages = load(snapshot.pages(), config.bounds), snapshot.hashes
+        index, term = snapshot.index, snapshot.term
+    recent = Recent(config.recent_bytes, index)
+    return Found(machine, pages, index, index, term, HardState(), "", [], recent)
+
+
+def _read_log(storage: Storage, config: ReplicaConfig, found: Found) -> None:
+    """Everything behind the snapshot: terms, sizes, configurations; applied as long as this node is alone."""
+    current = found.configurations[0][1]
+    alone = only(config.node_id, current)
+    for record in storage.entries(found.snapshot_index + 1):
+        index, kind = record.index, record.kind
+        if not Kind.NOOP <= kind <= Kind.SNAPSHOT:
+            raise CorruptRecord(f"entry {index} is of kind {kind}, unknown to this version")
+        while found.recent.last_index < index - 1:
+            # Lost; what was there is said by the findings of the start.
+            found.recent.note(0)
+        found.recent.note(len(record.body))
+        if not found.runs:
+            found.runs.append((found.snapshot_index + 1, record.term))
+        elif found.runs[-1][1] != record.term:
+            found.runs.append((index, record.term))
+        if kind == Kind.CONFIGURATION:
+            current = Configuration.decode(record.body)
+            if index > found.configurations[-1][0]:
+                found.configurations.append((index, current))
+            alone = alone and only(config.node_id, current)
+        if alone:
+            found.apply(record)
+        elif kind == Kind.COMMANDS:
+            found.stamps.append((index, stamp_of(record.body)))
+    while found.recent.last_index < storage.last_index:
+        found.recent.note(0)
+    if not alone and only(config.node_id, current):
+        # All others were removed: what was not decided then is by now.
+        for record in storage.entries(found.applied + 1):
+            found.apply(record)
+        found.stamps.clear()
+
+
+def _term_and_vote(storage: Storage, config: ReplicaConfig, found: Found, hard: stored.HardState | None) -> HardState:
+    state = HardState(hard.term, hard.vote) if hard is not None else HardState()
+    highest = storage.highest_term
+    if state.term >= highest and (hard is not None or not storage.last_index):
+        return state
+    if not only(config.node_id, found.configurations[-1][1]):
+        raise StorageError(
+            f"the term and vote of node {config.node_id!r} are gone, or older than its log: it may have voted and does"
+            " not know; remove it from the cluster and let it join again with an empty directory, under another node id"
+        )
+    # inv: TermMonotonic  (right for a single voter only: nobody else can have voted or been voted for)
+    text = f"it is gone, or older than the log: the term goes on behind {highest}, the highest that is known"
+    storage.note(Finding(Verdict.METADATA, "hard-state", text))
+    return HardState(max(state.term, highest))

@@ -1,0 +1,96 @@
+"""The end of the log in memory: entries for followers and for applying, and the sizes of all that can be sent.
+
+Invariants:
+
+    what is not durable yet, or not applied yet, stays, if it came through memory at all
+    of what is both, the newest `bytes_max` bytes stay; older entries are read from the log when a follower needs them
+    sizes are known of every entry behind `base`
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from walrq.raft.entries import Entry
+
+# Beside its body: objects, the place in the dictionary.
+_OVERHEAD_BYTES = 250
+
+
+class Recent:
+    """See the module. `get` may be called from any thread."""
+
+    def __init__(self, bytes_max: int, base: int) -> None:
+        """`base`: the last entry that can not be sent any more."""
+        self._bytes_max = bytes_max
+        self._entries: dict[int, Entry] = {}
+        self._lowest = base + 1
+        self._bytes = 0
+        self.base = base
+        self._sizes = array("I")
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the entries held, and what is around them."""
+        return self._bytes
+
+    @property
+    def last_index(self) -> int:
+        """The end of the log."""
+        return self.base + len(self._sizes)
+
+    def get(self, index: int) -> Entry | None:
+        """An entry, if it is in memory."""
+        return self._entries.get(index)
+
+    def size_of(self, index: int) -> int:
+        """Bytes of an entry's body."""
+        return self._sizes[index - self.base - 1]
+
+    def note(self, size: int) -> None:
+        """The log got longer by an entry of that size, which is not kept."""
+        self._sizes.append(size)
+
+    def put(self, index: int, entry: Entry) -> None:
+        """The log got longer by this entry."""
+        assert index == self.base + len(self._sizes) + 1, (index, self.base, len(self._sizes))
+        self._sizes.append(len(entry.body))
+        self._entries[index] = entry
+        self._bytes += len(entry.body) + _OVERHEAD_BYTES
+
+    def cut(self, from_index: int) -> None:
+        """Entries from there on are gone."""
+        for index in range(max(from_index, self._lowest), self.last_index + 1):
+            self._drop(index)
+        self._lowest = min(self._lowest, from_index)
+        del self._sizes[max(0, from_index - self.base - 1) :]
+
+    def trim(self, settled: int, *, keep: bool) -> None:
+        """Let go of what exceeds the bound (of everything, without `keep`), as far as `settled`."""
+        bytes_max = self._bytes_max if keep else 0
+        while self._bytes > bytes_max and self._lowest <= settled:
+            self._drop(self._lowest)
+            self._lowest += 1
+
+    def _drop(self, index: int) -> None:
+        entry = self._entries.pop(index, None)
+        if entry is not None:
+            self._bytes -= len(entry.body) + _OVERHEAD_BYTES
+
+    def compact(self, base: int) -> None:
+        """Entries up to `base` can not be sent any more."""
+        if base > self.base:
+            del self._sizes[: base - self.base]
+            self.base = base
+
+    def reset(self, base: int) -> None:
+        """Start over behind a snapshot."""
+        self._entries.clear()
+        self._bytes = 0
+        self._lowest = base + 1
+        self.base = base
+        self._sizes = array("I")
+
+    def bytes_behind(self, index: int) -> int:
+        """Bytes of all entries behind `index`."""
+        return sum(self._sizes[max(0, index - self.base) :])
