@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from walrq.storage.handles import ReadHandles
+from walrq.storage.cache import ReadHandles
 from walrq.testing.disk import SimDisk
 
 HANDLES_MAX = 3

@@ -120,7 +120,7 @@ class Export:
 
 
 def _header(extent: Extent, disk_uuid: bytes) -> bytes:
-    identity = Identity(disk_uuid, extent.incarnation, extent.first_index, extent.end)
+    identity = Identity(disk_uuid, extent.incarnation, extent.first_index, extent.end, extent.sparse)
     header = header_bytes(identity, end=extent.end, last_index=extent.last_index, sealed=True)
     assert len(header) == RECORDS_START, len(header)
     return header

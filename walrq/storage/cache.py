@@ -1,10 +1,13 @@
-"""A cache bounded by bytes: bodies read back by address."""
+"""What is kept at hand, least recently used out first: values bounded by bytes, and open files bounded by number."""
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
+
+from walrq.storage.disk import Disk
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -64,3 +67,42 @@ class ByteBoundedCache(Generic[K, V]):
         """Let go of all."""
         self._values.clear()
         self._bytes = 0
+
+
+class ReadHandles:
+    """Read descriptors of segment files: few are open, any number of files can be read. Safe in several threads.
+
+    The lock is held over the read, so a descriptor is never closed, and its number never reused, under a reader.
+    """
+
+    def __init__(self, disk: Disk, handles_max: int) -> None:
+        self._disk = disk
+        self._handles_max = handles_max
+        self._lock = threading.Lock()
+        self._open: OrderedDict[str, int] = OrderedDict()
+
+    def pread(self, path: str, size: int, offset: int) -> bytes:
+        """Read from a file by path. FileNotFoundError if it was renamed away; OSError as the disk says."""
+        with self._lock:
+            handle = self._open.get(path)
+            if handle is None:
+                handle = self._disk.open(path, read_only=True)
+                self._open[path] = handle
+                if len(self._open) > self._handles_max:
+                    self._disk.close(self._open.popitem(last=False)[1])
+            else:
+                self._open.move_to_end(path)
+            return self._disk.pread(handle, size, offset)
+
+    def forget(self, path: str) -> None:
+        """Close the handle of a path, because the file leaves it."""
+        with self._lock:
+            handle = self._open.pop(path, None)
+            if handle is not None:
+                self._disk.close(handle)
+
+    def close(self) -> None:
+        """Close all."""
+        with self._lock:
+            while self._open:
+                self._disk.close(self._open.popitem()[1])

@@ -4,7 +4,8 @@
 8   version  u32
 12  crc      u32      CRC-32C of what follows
 16  length   u64      bytes of the body
-24  body     CBOR, canonical: {index, term, meta, pages: {key: [file, offset, length, hash]}}
+24  body     CBOR, canonical: {index, term, meta, pages: {key: [file, offset, length, hash]}}, and of a snapshot
+             that was installed: install: {base, incarnation, segments: [[first index, incarnation]]}
 """
 
 from __future__ import annotations
@@ -40,13 +41,27 @@ class PageAt:
 
 
 @attrs.frozen
+class Install:
+    """What became of the log when this snapshot was installed; true of it for ever (`opening.complete_install`).
+
+    Of the segments with an incarnation up to `incarnation` only these are part of the log: the records up to `base` of
+    those that begin at or before it, and `segments`, named by first index and incarnation.
+    """
+
+    base: int
+    incarnation: int
+    segments: tuple[tuple[int, int], ...]
+
+
+@attrs.frozen
 class Manifest:
-    """One complete snapshot. `meta` is the caller's."""
+    """One complete snapshot. `meta` is the caller's; `install`: it came from another node."""
 
     index: int
     term: int
     meta: bytes
     pages: Mapping[bytes, PageAt]
+    install: Install | None = None
 
     @property
     def page_bytes(self) -> int:
@@ -61,15 +76,15 @@ class Manifest:
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """The bytes of the file."""
-    body = cbor2.dumps(
-        {
-            "index": manifest.index,
-            "term": manifest.term,
-            "meta": manifest.meta,
-            "pages": {key: [page.file, page.offset, page.length, page.hash] for key, page in manifest.pages.items()},
-        },
-        canonical=True,
-    )
+    fields: dict[str, Any] = {
+        "index": manifest.index,
+        "term": manifest.term,
+        "meta": manifest.meta,
+        "pages": {key: [page.file, page.offset, page.length, page.hash] for key, page in manifest.pages.items()},
+    }
+    if manifest.install is not None:
+        fields["install"] = attrs.asdict(manifest.install)
+    body = cbor2.dumps(fields, canonical=True)
     return _HEADER.pack(MAGIC, VERSION, int(crc32c(body, _length_crc(len(body)))), len(body)) + body
 
 
@@ -85,7 +100,11 @@ def decode_manifest(data: bytes) -> Manifest | None:
         return None
     fields: dict[str, Any] = cbor2.loads(body)
     pages = {bytes(key): PageAt(*place) for key, place in fields["pages"].items()}
-    return Manifest(fields["index"], fields["term"], fields["meta"], pages)
+    install = fields.get("install")
+    if install is not None:
+        segments = tuple((first, incarnation) for first, incarnation in install["segments"])
+        install = Install(install["base"], install["incarnation"], segments)
+    return Manifest(fields["index"], fields["term"], fields["meta"], pages, install)
 
 
 def _length_crc(length: int) -> int:

@@ -13,9 +13,10 @@ from walrq.errors import DiskFull
 from walrq.storage.config import StorageConfig
 from walrq.storage.disk import FULL_ERRNOS, Disk
 from walrq.storage.findings import Finding, Verdict
+from walrq.storage.manifest import Install
 from walrq.storage.pool import SegmentPool
 from walrq.storage.record import HEADER, HEADER_BYTES, seed_of
-from walrq.storage.recovery import Scan, judge_end, keep_aside, scan_file, segment_from
+from walrq.storage.recovery import Scan, end_behind, judge_end, keep_aside, scan_file, segment_from
 from walrq.storage.segment import (
     PAGE_BYTES,
     RECORDS_START,
@@ -24,6 +25,9 @@ from walrq.storage.segment import (
     Segment,
     number_in,
     read_header,
+    seal,
+    segment_name,
+    staged_number_in,
 )
 from walrq.storage.wal import Wal
 
@@ -46,17 +50,24 @@ class _Opening:
 
 
 def open_wal(
-    disk: Disk, config: StorageConfig, *, disk_uuid: bytes, snapshot_index: int, clean: bool
+    disk: Disk,
+    config: StorageConfig,
+    *,
+    disk_uuid: bytes,
+    snapshot_index: int,
+    clean: bool,
+    incarnation: int = 0,
 ) -> tuple[Wal, list[Finding]]:
     """Recover the log and make it writable.
 
     Args:
         snapshot_index: everything at or below it is in the snapshot (0: none).
         clean: the clean-stop mark was there.
+        incarnation: new ones are higher than this.
 
     Raises: DiskFull if there is not even room for the first segments; StorageError; OSError.
     """
-    opening = _Opening(disk, config.data_dir, disk_uuid)
+    opening = _Opening(disk, config.data_dir, disk_uuid, incarnation=incarnation)
     names = disk.list_directory(opening.directory)
     free, next_number = _free_files(opening, names, config.segment_bytes)
     headers = _headers(opening, names)
@@ -92,6 +103,82 @@ def open_wal(
     if not wal.replenish() and not segments:
         raise DiskFull("no room for the log's first segments and their reserve")
     return wal, opening.findings
+
+
+def complete_install(disk: Disk, data_dir: str, install: Install | None, *, keep_unknown: bool = False) -> None:
+    """Bring the log's directory into the state that the newest snapshot asks for.
+
+    Any number of times: what a crash interrupts is finished at the next start, and what is finished stays as it is.
+    Without an install only what was being received is cleared away.
+
+    Args:
+        keep_unknown: a snapshot cannot be read, so nobody knows whether what was being received belongs to it.
+
+    Raises: OSError.
+    """
+    # inv: NoMixedRead
+    directory = f"{data_dir}/wal"
+    names = disk.list_directory(directory)
+    if install is not None:
+        void = [name for name in names if _leaves(disk, directory, name, install)]
+        for name in void:
+            disk.unlink(f"{directory}/{name}")
+        if void:
+            # For good, before others take their names.
+            disk.fsync_directory(directory)
+    staged = [name for name in names if staged_number_in(name) is not None]
+    for name in staged:
+        first_index = staged_number_in(name) or 0
+        path, target = f"{directory}/{name}", f"{directory}/{segment_name(first_index)}"
+        header = read_header(disk, path)
+        key = (first_index, header.identity.incarnation) if header is not None else None
+        if install is not None and key in install.segments:
+            disk.rename(path, target)
+        elif keep_unknown or (install is not None and key is None and first_index in dict(install.segments)):
+            _move_aside(disk, data_dir, name)
+        else:
+            disk.unlink(path)
+    if staged:
+        disk.fsync_directory(directory)
+
+
+def _leaves(disk: Disk, directory: str, name: str, install: Install) -> bool:
+    """Whether a segment goes, because it was there before the install and begins behind what is kept of the log.
+
+    What is kept is made to end, sealed, where the received part begins.
+    """
+    first_index = number_in(name, free=False)
+    path = f"{directory}/{name}"
+    header = read_header(disk, path) if first_index is not None else None
+    if header is None or header.identity.first_index != first_index:
+        return False
+    incarnation, promise = header.identity.incarnation, header.promise
+    if incarnation > install.incarnation or (first_index, incarnation) in install.segments:
+        return False
+    if first_index > install.base:
+        return True
+    if not (promise.sealed and promise.settled and promise.newer_last <= install.base):
+        segment = segment_from(path, header, scan_file(disk, path, f"wal/{name}", header))
+        handle = disk.open(path, read_only=True)
+        try:
+            end, _, _ = end_behind(lambda size, offset: disk.pread(handle, size, offset), segment, install.base)
+        finally:
+            disk.close(handle)
+        seal(disk, path, segment, end, min(segment.last_index, install.base))
+    return False
+
+
+def _move_aside(disk: Disk, data_dir: str, name: str) -> str:
+    """Move a file of the log into quarantine, under a name of its own; returns it, relative to the data directory."""
+    target = f"quarantine/{name}"
+    attempt = 0
+    while disk.exists(f"{data_dir}/{target}"):
+        attempt += 1
+        target = f"quarantine/{name}.{attempt}"
+    disk.rename(f"{data_dir}/wal/{name}", f"{data_dir}/{target}")
+    disk.fsync_directory(f"{data_dir}/quarantine")
+    disk.fsync_directory(f"{data_dir}/wal")
+    return target
 
 
 @attrs.frozen
@@ -196,15 +283,7 @@ def _quarantine(
     first_index: int = 1,
     last_index: int = 0,
 ) -> None:
-    disk = opening.disk
-    target = f"quarantine/{name}"
-    attempt = 0
-    while disk.exists(f"{opening.data_dir}/{target}"):
-        attempt += 1
-        target = f"quarantine/{name}.{attempt}"
-    disk.rename(f"{opening.directory}/{name}", f"{opening.data_dir}/{target}")
-    disk.fsync_directory(f"{opening.data_dir}/quarantine")
-    disk.fsync_directory(opening.directory)
+    target = _move_aside(opening.disk, opening.data_dir, name)
     opening.findings.append(
         Finding(
             verdict,

@@ -74,6 +74,17 @@ def encode(seed: int, prev: int, kind: int, flags: int, term: int, index: int, b
     return crc, _CRC.pack(crc) + rest, padding
 
 
+def decode(data: bytes | memoryview, seed: int, index: int) -> Record | None:
+    """The record that starts `data`, if it is intact and has this index."""
+    if len(data) < HEADER_BYTES:
+        return None
+    crc, length, _prev, kind, _flags, _zero, term, found = HEADER.unpack_from(data)
+    whole = HEADER_BYTES + length + (-length % ALIGNMENT)
+    if found != index or whole > len(data) or crc32c(memoryview(data)[4:whole], seed) != crc:
+        return None
+    return Record(index, term, kind, bytes(data[HEADER_BYTES : HEADER_BYTES + length]))
+
+
 @attrs.frozen
 class Found:
     """A record read back and verified by itself. `offset` and `end` are positions in the segment file."""
@@ -133,6 +144,10 @@ class Chain:
     offsets: array.array[int]
     # (first index, term) of every stretch of one term.
     terms: list[tuple[int, int]]
+    # Of a sparse segment: the index of every offset, ascending with gaps. None: without gaps.
+    indexes: array.array[int] | None = None
+    # Of a sparse segment: (first, last) index that damaged bytes may have held.
+    lost: list[tuple[int, int]] = attrs.field(factory=list)
 
 
 def follow_entries(window: Window, seed: int, chain: Chain) -> None:
@@ -141,7 +156,7 @@ def follow_entries(window: Window, seed: int, chain: Chain) -> None:
 
     Stops before a fence, before damage and at the end: whoever calls decides which of these it is.
     """
-    end, prev, index, offsets = chain.end, chain.tail_crc, chain.last_index, chain.offsets
+    end, prev, index, offsets, indexes = chain.end, chain.tail_crc, chain.last_index, chain.offsets, chain.indexes
     term = chain.terms[-1][1] if chain.terms else -1
     unpack, append = HEADER.unpack_from, offsets.append
     start, view = window.from_offset(end, HEADER_BYTES)
@@ -154,7 +169,9 @@ def follow_entries(window: Window, seed: int, chain: Chain) -> None:
             if size < HEADER_BYTES:
                 break
         crc, length, before, _kind, flags, zero, record_term, record_index = unpack(view, low)
-        if before != prev or record_index != index + 1 or flags or zero:
+        if before != prev or flags or zero:
+            break
+        if record_index != index + 1 and (indexes is None or record_index <= index):
             break
         high = low + HEADER_BYTES + length + (-length % ALIGNMENT)
         if high > size:
@@ -165,6 +182,8 @@ def follow_entries(window: Window, seed: int, chain: Chain) -> None:
         if crc32c(view[low + 4 : high], seed) != crc:
             break
         append(end)
+        if indexes is not None:
+            indexes.append(record_index)
         prev, index = crc, record_index
         end = start + high
         if record_term != term:

@@ -97,12 +97,14 @@ def judge_end(newest: tuple[int, bool] | None, snapshot_index: int) -> list[Find
     return [Finding(Verdict.SUSPECT, "wal", text)]
 
 
-def follow(window: Window, offset: int, seed: int, prev: int, expected: int) -> Found | None:
-    """The record at `offset` if it is intact, chained to `prev` and the one expected (or a fence)."""
-    found = verify(window, offset, seed)
-    if found is None or found.prev != prev:
+def follow(window: Window, seed: int, chain: Chain) -> Found | None:
+    """The record at the chain's end if it is intact, chained, and the one expected (or a fence)."""
+    found = verify(window, chain.end, seed)
+    if found is None or found.prev != chain.tail_crc:
         return None
-    if found.index != (expected - 1 if found.is_fence else expected):
+    if found.is_fence:
+        return found if found.index == chain.last_index else None
+    if found.index != chain.last_index + 1 and (chain.indexes is None or found.index <= chain.last_index):
         return None
     return found
 
@@ -130,15 +132,19 @@ def scan(
         last_index=identity.first_index - 1,
         offsets=array.array("I"),
         terms=[],
+        indexes=array.array("Q") if identity.sparse else None,
     )
     result = Scan(identity.first_index, chain, _header_findings(name, header))
     while True:
         if visit is None:
             follow_entries(window, seed, chain)
-        found = follow(window, chain.end, seed, chain.tail_crc, chain.last_index + 1)
+        found = follow(window, seed, chain)
         if found is None:
             found = _behind_damage(window, name, promise, seed, result)
             if found is None:
+                if identity.sparse and promise.readable:
+                    # It covers the gap behind its last record too.
+                    chain.last_index = max(chain.last_index, promise.newer_last)
                 return result
         _accept(result, found)
         if visit is not None:
@@ -153,6 +159,8 @@ def _accept(result: Scan, found: Found) -> None:
     if found.is_fence:
         return
     chain.offsets.append(found.offset)
+    if chain.indexes is not None:
+        chain.indexes.append(found.index)
     if not chain.terms or chain.terms[-1][1] != found.term:
         chain.terms.append((found.index, found.term))
     chain.last_index = found.index
@@ -226,7 +234,10 @@ def _lose(result: Scan, name: str, end: int, last_index: int) -> None:
             text="durable bytes are not readable any more",
         )
     )
-    chain.offsets.extend([0] * (last_index - chain.last_index))
+    if chain.indexes is None:
+        chain.offsets.extend([0] * (last_index - chain.last_index))
+    elif last_index > chain.last_index:
+        chain.lost.append((chain.last_index + 1, last_index))
     chain.last_index = max(chain.last_index, last_index)
     chain.end = end
 
@@ -266,6 +277,7 @@ def segment_from(path: str, header: Header, scanned: Scan | None) -> Segment:
         newer_end=promise.newer_end,
         older_end=promise.older_end,
         sealed=promise.sealed,
+        sparse=identity.sparse,
     )
     if scanned is not None:
         adopt(segment, scanned)
@@ -279,8 +291,27 @@ def adopt(segment: Segment, scanned: Scan) -> None:
     segment.tail_crc = chain.tail_crc
     segment.terms = chain.terms
     segment.last_index = chain.last_index
+    segment.lost = chain.lost
+    if chain.indexes is not None:
+        segment.indexes = chain.indexes
     # Last: a reader that sees the offsets sees the rest.
     segment.offsets = chain.offsets
+
+
+def end_behind(read: Callable[[int, int], bytes], segment: Segment, last_index: int) -> tuple[int, int, int]:
+    """(end, crc, index) of the last intact record at or below `last_index`; if there is none, what the first one follows.
+
+    Args:
+        read: (size, offset) -> bytes of the segment's file.
+        segment: already scanned.
+    """
+    assert segment.offsets is not None
+    window = Window(read, segment.file_bytes)
+    for position in range(segment.position_from(last_index + 1) - 1, -1, -1):
+        found = verify(window, segment.offsets[position], segment.seed) if segment.offsets[position] else None
+        if found is not None and found.index == segment.index_at(position):
+            return found.end, found.crc, found.index
+    return RECORDS_START, segment.seed, segment.first_index - 1
 
 
 def keep_aside(disk: Disk, data_dir: str, finding: Finding) -> Finding:

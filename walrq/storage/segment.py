@@ -5,6 +5,9 @@
     8192    slot 1     the same
     12288   records
 
+A *sparse* segment was written at one go when a snapshot was installed: its indexes ascend with gaps, it covers the
+gaps too, up to the last index its slots name, and it is sealed from the beginning.
+
 Each part has a page of its own: a torn or rotted page harms one of them. A slot repeats the incarnation and
 the first index, so a segment survives the loss of its identity page. The slots are written in turn, each with
 the fdatasync of the records it speaks of; the slot with the higher sequence is the newer one.
@@ -17,17 +20,19 @@ from __future__ import annotations
 
 import array
 import struct
-from bisect import bisect_right
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import attrs
 from crc32c import crc32c
 
 from walrq.storage.disk import Disk
-from walrq.storage.record import seed_of
+from walrq.storage.record import HEADER_BYTES, seed_of
 
-FORMAT_VERSION: Final = 1
+# Of the identity page: a segment without gaps, and a sparse one.
+VERSION_DENSE: Final = 1
+VERSION_SPARSE: Final = 2
 MAGIC: Final = b"WALRQSEG"
 PAGE_BYTES: Final = 4096
 SLOT_OFFSETS: Final = (PAGE_BYTES, 2 * PAGE_BYTES)
@@ -39,9 +44,11 @@ IDENTITY: Final = struct.Struct("<8sII16sQQQ")
 SLOT: Final = struct.Struct("<IIQQQQQ")
 # Nothing is appended behind the end of a sealed segment any more.
 SEALED: Final = 1
+SPARSE: Final = 2
 
 _NAME_FIRST = "seg-"
 _NAME_FREE = "free-"
+_NAME_STAGED = "new-"
 _NAME_LAST = ".wal"
 
 
@@ -55,9 +62,22 @@ def free_name(number: int) -> str:
     return f"{_NAME_FREE}{number:020d}{_NAME_LAST}"
 
 
+def staged_name(first_index: int) -> str:
+    """File name of a segment that is no part of the log yet."""
+    return f"{_NAME_STAGED}{first_index:020d}{_NAME_LAST}"
+
+
 def number_in(name: str, *, free: bool) -> int | None:
     """The number in a segment's (or pool file's) name; None if the name is of another kind."""
-    first = _NAME_FREE if free else _NAME_FIRST
+    return _number_in(name, _NAME_FREE if free else _NAME_FIRST)
+
+
+def staged_number_in(name: str) -> int | None:
+    """The first index in a staged segment's name; None if the name is of another kind."""
+    return _number_in(name, _NAME_STAGED)
+
+
+def _number_in(name: str, first: str) -> int | None:
     digits = name[len(first) : -len(_NAME_LAST)]
     if name.startswith(first) and name.endswith(_NAME_LAST) and digits.isdecimal():
         return int(digits)
@@ -72,12 +92,13 @@ class Identity:
     incarnation: int
     first_index: int
     file_bytes: int
+    sparse: bool = False
 
     def encode(self) -> bytes:
         """The page."""
         rest = IDENTITY.pack(
             MAGIC,
-            FORMAT_VERSION,
+            VERSION_SPARSE if self.sparse else VERSION_DENSE,
             0,
             self.disk_uuid,
             self.incarnation,
@@ -91,14 +112,14 @@ class Identity:
 
     @classmethod
     def decode(cls, page: bytes) -> Identity | None:
-        """The identity, or None if the page is damaged or not one of this version."""
+        """The identity, or None if the page is damaged or of a version that is not known."""
         if len(page) < IDENTITY.size:
             return None
         magic, version, crc, disk_uuid, incarnation, first_index, file_bytes = IDENTITY.unpack_from(page)
         bare = page[:12] + bytes(4) + page[16 : IDENTITY.size]
-        if magic != MAGIC or version != FORMAT_VERSION or crc32c(bare) != crc:
+        if magic != MAGIC or version not in (VERSION_DENSE, VERSION_SPARSE) or crc32c(bare) != crc:
             return None
-        return cls(disk_uuid, incarnation, first_index, file_bytes)
+        return cls(disk_uuid, incarnation, first_index, file_bytes, version == VERSION_SPARSE)
 
 
 @attrs.frozen
@@ -111,12 +132,13 @@ class Slot:
     end: int
     last_index: int
     sealed: bool
+    sparse: bool = False
 
     def encode(self) -> bytes:
         """The bytes, SLOT.size of them."""
         rest = SLOT.pack(
             0,
-            SEALED if self.sealed else 0,
+            (SEALED if self.sealed else 0) | (SPARSE if self.sparse else 0),
             self.incarnation,
             self.first_index,
             self.sequence,
@@ -131,9 +153,9 @@ class Slot:
         if len(data) < SLOT.size:
             return None
         crc, flags, incarnation, first_index, sequence, end, last_index = SLOT.unpack_from(data)
-        if crc32c(data[4 : SLOT.size]) != crc or flags > SEALED or end < RECORDS_START:
+        if crc32c(data[4 : SLOT.size]) != crc or flags > SEALED | SPARSE or end < RECORDS_START:
             return None
-        return cls(incarnation, first_index, sequence, end, last_index, bool(flags))
+        return cls(incarnation, first_index, sequence, end, last_index, bool(flags & SEALED), bool(flags & SPARSE))
 
 
 @attrs.frozen
@@ -205,7 +227,7 @@ def read_header(disk: Disk, path: str) -> Header | None:
         witness = next((slot for slot in slots if slot is not None), None)
         if witness is None:
             return None
-        identity = Identity(b"", witness.incarnation, witness.first_index, disk.size(path))
+        identity = Identity(b"", witness.incarnation, witness.first_index, disk.size(path), witness.sparse)
     own = [slot if slot is not None and slot.incarnation == identity.incarnation else None for slot in slots]
     return Header(identity, promise_of(own, identity.first_index), readable)
 
@@ -223,9 +245,41 @@ def header_bytes(
             end=end,
             last_index=identity.first_index - 1 if last_index is None else last_index,
             sealed=sealed,
+            sparse=identity.sparse,
         )
         pages += slot.encode().ljust(PAGE_BYTES, b"\0")
     return bytes(pages)
+
+
+def seal(disk: Disk, path: str, segment: Segment, end: int, last_index: int) -> None:
+    """End a segment at `end`, with `last_index`, for good: nothing is appended to it any more. OSError.
+
+    May be repeated after a crash: first what lies behind the end is made unreadable, then it is no longer promised.
+    """
+    handle = disk.open(path)
+    try:
+        room = min(HEADER_BYTES, segment.file_bytes - end)
+        if room > 0:
+            disk.pwrite(handle, bytes(room), end)
+            disk.fdatasync(handle)
+        for _ in SLOT_OFFSETS:
+            slot = Slot(
+                incarnation=segment.incarnation,
+                first_index=segment.first_index,
+                sequence=segment.slot_sequence + 1,
+                end=end,
+                last_index=last_index,
+                sealed=True,
+                sparse=segment.sparse,
+            )
+            disk.pwrite(handle, slot.encode(), SLOT_OFFSETS[slot.sequence % len(SLOT_OFFSETS)])
+            disk.fdatasync(handle)
+            segment.slot_sequence = slot.sequence
+    finally:
+        disk.close(handle)
+    segment.end = segment.older_end = segment.newer_end = end
+    segment.last_index = last_index
+    segment.sealed = True
 
 
 @attrs.define(eq=False)
@@ -250,8 +304,13 @@ class Segment:
     newer_end: int = RECORDS_START
     older_end: int = RECORDS_START
     sealed: bool = False
-    # offsets[i] is where first_index + i lies; 0: that record is damaged. None: not scanned yet.
+    # Written by an install: sealed, and with gaps between its indexes.
+    sparse: bool = False
+    # offsets[i] is where first_index + i lies; 0: that record is damaged. None: not scanned yet. In a sparse segment
+    # it is where indexes[i] lies, and `lost` are the spans of indexes that lie in damaged bytes.
     offsets: array.array[int] | None = None
+    indexes: array.array[int] = attrs.field(factory=lambda: array.array("Q"))
+    lost: list[tuple[int, int]] = attrs.field(factory=list)
     # (first index, term) of every stretch of one term, ascending.
     terms: list[tuple[int, int]] = attrs.field(factory=list)
     # Given back: a reader that finds nonsense looks here before it cries damage.
@@ -272,6 +331,27 @@ class Segment:
         """No record in it."""
         return self.last_index < self.first_index
 
+    def position_from(self, index: int) -> int:
+        """Position in `offsets` of the first record that is known at or behind `index`. Only once scanned."""
+        assert self.offsets is not None
+        if self.sparse:
+            return bisect_left(self.indexes, index)
+        return min(max(0, index - self.first_index), len(self.offsets))
+
+    def index_at(self, position: int) -> int:
+        """The index of a position in `offsets`."""
+        return self.indexes[position] if self.sparse else self.first_index + position
+
+    def offset_of(self, index: int) -> int | None:
+        """Where a record within `first_index..last_index` lies; 0: in damaged bytes; None: a gap. Only once scanned."""
+        assert self.offsets is not None
+        if not self.sparse:
+            return self.offsets[index - self.first_index]
+        position = bisect_left(self.indexes, index)
+        if position < len(self.indexes) and self.indexes[position] == index:
+            return self.offsets[position]
+        return 0 if any(first <= index <= last for first, last in self.lost) else None
+
     def term_of(self, index: int) -> int:
         """Term of an index within this segment (a damaged one takes its predecessor's)."""
         position = bisect_right(self.terms, index, key=lambda stretch: stretch[0]) - 1
@@ -289,3 +369,50 @@ def fresh_segment(path: str, identity: Identity) -> Segment:
         tail_crc=seed_of(identity.incarnation),
         offsets=array.array("I"),
     )
+
+
+def runs_of(
+    segments: Sequence[tuple[Segment, Callable[[Segment], array.array[int]]]], from_index: int, last_index: int
+) -> tuple[tuple[int, int], ...]:
+    """(first index, term) of each stretch of one term, of the readable records from `from_index` to `last_index`.
+
+    They begin behind the last gap or damaged record; empty if nothing is readable without a gap up to the end.
+
+    Args:
+        segments: ascending, each with what scans it where it was not.
+    """
+    found: list[tuple[int, int]] = []
+    expected = last_index + 1
+    for segment, offsets_of in reversed(segments):
+        if segment.is_empty:
+            continue
+        if segment.sparse or segment.last_index + 1 != expected or segment.last_index < from_index:
+            break
+        offsets = offsets_of(segment)
+        first = max(from_index, segment.first_index)
+        positions = range(len(offsets) - 1, first - segment.first_index - 1, -1)
+        first = next((segment.first_index + at + 1 for at in positions if not offsets[at]), first)
+        if first < expected:
+            behind = [stretch for stretch in segment.terms if stretch[0] > first]
+            found = [(first, segment.term_of(first)), *behind, *found]
+        expected = first
+        if first > segment.first_index:
+            break
+    return tuple(run for at, run in enumerate(found) if not at or found[at - 1][1] != run[1])
+
+
+def lost_in(segment: Segment) -> list[tuple[int, int]]:
+    """(first, last) index of each stretch that lies in damaged bytes; nothing if the segment was not scanned."""
+    spans = list(segment.lost)
+    if segment.sparse or segment.offsets is None:
+        return spans
+    position = 0
+    while True:
+        try:
+            position = segment.offsets.index(0, position)
+        except ValueError:
+            return spans
+        start = position
+        while position < len(segment.offsets) and not segment.offsets[position]:
+            position += 1
+        spans.append((segment.first_index + start, segment.first_index + position - 1))

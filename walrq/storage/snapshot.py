@@ -24,7 +24,7 @@ import attrs
 from walrq.errors import CorruptRecord, DiskFull, StorageError
 from walrq.storage.disk import FULL_ERRNOS, Disk, read_file, write_file_atomically
 from walrq.storage.findings import Finding, Verdict
-from walrq.storage.manifest import Manifest, PageAt, decode_manifest, encode_manifest, hash_of
+from walrq.storage.manifest import Install, Manifest, PageAt, decode_manifest, encode_manifest, hash_of
 
 RESERVE_NAME: Final = "reserve"
 MANIFESTS_KEPT: Final = 2
@@ -118,6 +118,8 @@ class SnapshotStore:
         self._next_number = 1
         # Newest first, at most MANIFESTS_KEPT.
         self._kept: list[tuple[int, Manifest]] = []
+        # Page files of snapshots that are being received.
+        self._staged: frozenset[int] = frozenset()
         # Snapshots that somebody reads: their page files stay. Replaced, never changed.
         self.held: tuple[Manifest, ...] = ()
         self.reserve_is_whole = False
@@ -182,7 +184,7 @@ class SnapshotStore:
 
     def _known_files(self) -> frozenset[int]:
         manifests = [*(manifest for _, manifest in self._kept), *self.held]
-        return frozenset(file for manifest in manifests for file in manifest.files)
+        return frozenset(file for manifest in manifests for file in manifest.files) | self._staged
 
     def _take(self, number: int) -> str:
         """Keep a manifest if it and its pages are intact; else say what is wrong."""
@@ -258,7 +260,28 @@ class SnapshotStore:
             self._writing = True
             number = self._next_number
             self._next_number += 1
-        return SnapshotWriter(self, self._disk, self._directory, number, index, term, meta, durable)
+        base = dict(newest.pages) if newest is not None else {}
+        return SnapshotWriter(self, self._disk, self._directory, number, index, term, meta, durable, base)
+
+    def receive(self, index: int, term: int, meta: bytes) -> SnapshotWriter:
+        """Start a snapshot that comes from another node, without pages; others may be written meanwhile."""
+        with self._lock:
+            number = self._next_number
+            self._next_number += 1
+            self._staged |= {number}
+        return SnapshotWriter(
+            self, self._disk, self._directory, number, index, term, meta, lambda: index, {}, received=True
+        )
+
+    def claim(self, index: int) -> None:
+        """Before a received snapshot is finished. StorageError if another is being written, or a newer one is there."""
+        with self._lock:
+            newest = self.newest
+            if self._writing:
+                raise StorageError("another snapshot is being written: finish or abort it first")
+            if newest is not None and index < newest.index:
+                raise StorageError(f"the snapshot at {index} is older than the one at {newest.index}")
+            self._writing = True
 
     def publish(self, number: int, manifest: Manifest) -> None:
         """Make a snapshot the newest, after its pages were synced. OSError: the old one stands."""
@@ -285,6 +308,11 @@ class SnapshotStore:
         with self._lock:
             self._writing = False
 
+    def forget(self, number: int) -> None:
+        """A snapshot that was being received is finished or given up."""
+        with self._lock:
+            self._staged -= {number}
+
 
 class SnapshotWriter:
     """Writes one snapshot: `put` the changed pages, `drop` the removed ones, then `finish` or `abort`.
@@ -304,8 +332,13 @@ class SnapshotWriter:
         term: int,
         meta: bytes,
         durable: Callable[[], int],
+        pages: dict[bytes, PageAt],
+        *,
+        received: bool = False,
     ) -> None:
         self._durable = durable
+        self._received = received
+        self._claimed = False
         self._store = store
         self._disk = disk
         self._directory = directory
@@ -313,8 +346,7 @@ class SnapshotWriter:
         self._index = index
         self._term = term
         self._meta = meta
-        base = store.newest
-        self._pages: dict[bytes, PageAt] = dict(base.pages) if base is not None else {}
+        self._pages = pages
         self._path = f"{directory}/{pages_name(number)}"
         self._handle = -1
         self._offset = 0
@@ -342,8 +374,11 @@ class SnapshotWriter:
         """Pages this snapshot has so far, those of the snapshot before included."""
         return frozenset(self._pages)
 
-    def finish(self) -> None:
+    def finish(self, install: Install | None = None) -> None:
         """Make the snapshot durable and the newest one; then clear away what nobody needs.
+
+        Args:
+            install: of a received one: what becomes of the log. It holds as soon as the snapshot is durable.
 
         StorageError if its index is ahead of the durable log: sync the log first.
         """
@@ -351,9 +386,15 @@ class SnapshotWriter:
         # inv: SnapLeDurable
         if self._index > durable:
             raise StorageError(f"a snapshot at {self._index} would be ahead of the durable log at {durable}")
+        newest = self._store.newest
+        if newest is not None and newest.index > self._index:
+            raise StorageError(f"the snapshot at {self._index} is older than the one at {newest.index}")
+        if self._received:
+            self._store.claim(self._index)
+            self._claimed = True
         self._rewrite_sparse_files()
         self._flush()
-        manifest = Manifest(self._index, self._term, self._meta, self._pages)
+        manifest = Manifest(self._index, self._term, self._meta, self._pages, install)
         try:
             self._sync_pages()
             self._with_reserve(lambda: self._store.publish(self._number, manifest))
@@ -361,7 +402,16 @@ class SnapshotWriter:
             self._store.collect()
         except OSError as error:
             raise StorageError(f"the snapshot could not be written: {error.strerror or error}") from error
+        self._release()
+
+    def _release(self) -> None:
+        self._store.forget(self._number)
         self._store.release()
+
+    @property
+    def is_published(self) -> bool:
+        """The snapshot exists, whether or not `finish` returned."""
+        return not self._open
 
     def abort(self) -> None:
         """Leave nothing; the snapshot before stands. Fine after a failed `finish`."""
@@ -375,7 +425,9 @@ class SnapshotWriter:
             if self._disk.exists(path):
                 self._disk.unlink(path)
                 self._disk.fsync_directory(self._directory)
-        self._store.release()
+        self._store.forget(self._number)
+        if not self._received or self._claimed:
+            self._store.release()
 
     def _add(self, key: bytes, page: bytes, digest: bytes) -> None:
         assert self._open, "the snapshot is finished"

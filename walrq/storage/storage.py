@@ -5,22 +5,24 @@ Plain blocking calls. It knows no roles and no verbs, and decides nothing about 
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Self
 
 import attrs
 
-from walrq.errors import CorruptRecord, DataDirInvalid, DataDirLocked, StorageError, WalrqError
+from walrq.errors import CorruptRecord, DataDirInvalid, DataDirLocked, Reclaimed, StorageError, WalrqError
 from walrq.storage import identity
 from walrq.storage.config import StorageConfig
 from walrq.storage.disk import Disk
 from walrq.storage.findings import Finding
 from walrq.storage.hard_state import HardState, HardStateFile, Marks
 from walrq.storage.manifest import Manifest, PageAt
-from walrq.storage.opening import open_wal, survey
+from walrq.storage.opening import complete_install, open_wal, survey
 from walrq.storage.record import Record
 from walrq.storage.snapshot import SnapshotReader, SnapshotStore, SnapshotWriter, manifest_number, pages_name
+from walrq.storage.transfer import Installer, Outgoing
 from walrq.storage.wal import Extent, Hold, Wal
 
 
@@ -105,6 +107,7 @@ class Pin:
         self._hold = Hold()
         self._dead: frozenset[int] = frozenset()
         self._manifest: Manifest | None = None
+        self._installs = wal.installs
         self.extents: tuple[Extent, ...] = ()
         wal.holds = (*wal.holds, self._hold)
 
@@ -149,9 +152,13 @@ class Pin:
     def _read(self, path: str, size: int, offset: int) -> bytes:
         handle = self._disk.open(path, read_only=True)
         try:
-            return self._disk.pread(handle, size, offset)
+            data = self._disk.pread(handle, size, offset)
         finally:
             self._disk.close(handle)
+        if self._wal.installs != self._installs:
+            # A file of the same name may be another one now.
+            raise OSError(errno.ESTALE, "the log was replaced by a snapshot of another node")
+        return data
 
     def release(self) -> None:
         """Let go of everything; the next snapshot and the next reclaim clear it away. Fine to call again."""
@@ -183,6 +190,7 @@ class Storage:
         self.disk_uuid = disk_uuid
         self.recovered = recovered
         self._noted: list[Finding] = []
+        self._installer: Installer | None = None
 
     @classmethod
     def open(cls, disk: Disk, config: StorageConfig) -> Self:
@@ -229,7 +237,17 @@ class Storage:
         snapshot = snapshots.reader
         index = snapshot.index if snapshot is not None else 0
         clean = marks is not None and marks.clean
-        wal, found = open_wal(disk, config, disk_uuid=disk_uuid, snapshot_index=index, clean=clean)
+        newest = snapshots.newest
+        install = newest.install if newest is not None else None
+        complete_install(disk, data_dir, install, keep_unknown=snapshots.is_damaged)
+        wal, found = open_wal(
+            disk,
+            config,
+            disk_uuid=disk_uuid,
+            snapshot_index=index,
+            clean=clean,
+            incarnation=install.incarnation if install is not None else 0,
+        )
         if snapshots.is_damaged:
             _check_log_reaches(wal, index, snapshots.damaged_index)
         report = (*snapshots.put_damaged_aside(), *found)
@@ -293,6 +311,33 @@ class Storage:
         if newest is not None and index == newest.index:
             return newest.term
         return self._wal.term_at(index) if index else 0
+
+    def runs(self, from_index: int) -> tuple[tuple[int, int], ...]:
+        """(first index, term) of each stretch of one term, of the readable records from `from_index` to the end.
+
+        They begin behind the last gap or damaged record, where `term_at` knows the entry before them, so that they fit
+        the Raft core's `Tail`. Empty: nothing is readable without a gap up to the end.
+        """
+        runs = self._wal.runs(from_index)
+        if not runs or self._knows(runs[0][0] - 1):
+            return runs
+        first, term = runs[0][0] + 1, runs[0][1]
+        if first > self.last_index:
+            return ()
+        return runs[1:] if len(runs) > 1 and runs[1][0] == first else ((first, term), *runs[1:])
+
+    def _knows(self, index: int) -> bool:
+        try:
+            return self.term_at(index) >= 0
+        except Reclaimed:
+            return False
+
+    def lost_spans(self) -> tuple[tuple[int, int], ...]:
+        """(first, last) of entries of the log whose bytes are damaged, as far as it is known; holes not counted.
+
+        A hole (`index_ranges`) is a segment given back or lost; only what is alive tells which.
+        """
+        return self._wal.lost
 
     @property
     def first_index(self) -> int:
@@ -365,6 +410,47 @@ class Storage:
         """
         newest = self._snapshots.newest
         return self._wal.reclaim(min(snapshot_index, newest.index if newest is not None else 0), is_live)
+
+    def begin_install(self, base: int, index: int, term: int, meta: bytes) -> Installer:
+        """Start to receive another node's snapshot of the state after `index`, with the live records it needs.
+
+        Args:
+            base: own entries up to here are kept; records behind it come from the sender.
+            term: of the entry at `index`.
+            meta: as for `begin_snapshot`.
+
+        Raises: StorageError: another is being received, or `base` is not before `index`.
+        """
+        if self._installer is not None:
+            raise StorageError("another snapshot is being received: finish or abort it first")
+        if not 0 <= base < index:
+            raise StorageError(f"a snapshot at {index} adds nothing to a log that is kept up to {base}")
+        self._installer = Installer(
+            self._disk,
+            self._config.data_dir,
+            self._wal,
+            self._snapshots,
+            self.disk_uuid,
+            self._config.segment_bytes,
+            base=base,
+            index=index,
+            term=term,
+            meta=meta,
+            ended=self._install_ended,
+        )
+        return self._installer
+
+    def _install_ended(self) -> None:
+        self._installer = None
+
+    def stream(self, pin: Pin, after: int, is_live: Callable[[int, int], bool]) -> Outgoing:
+        """What a fixed pin holds, as bytes for another node's `Installer.feed`. It ends with the pin.
+
+        Args:
+            after: the receiver has all entries up to here.
+            is_live: asked about spans of indexes, here and now; what is dead by now is left out.
+        """
+        return Outgoing(self._wal, pin.manifest, pin.extents, pin.read_page, after, is_live)
 
     def pin(self) -> Pin:
         """Keep every segment from being given back until the pin is narrowed or released. Not beside `reclaim`."""

@@ -16,6 +16,7 @@ records and segments refused for want of room are not, if the refusal can be und
 from __future__ import annotations
 
 import array
+import errno
 import logging
 import threading
 from bisect import bisect_right
@@ -23,25 +24,25 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import attrs
-from crc32c import crc32c
 
 from walrq.errors import CorruptRecord, DiskFull, Reclaimed, StorageError
+from walrq.storage.cache import ReadHandles
 from walrq.storage.config import StorageConfig
 from walrq.storage.disk import BUFFERS_PER_WRITE_MAX, FULL_ERRNOS, Disk
 from walrq.storage.findings import Finding, Verdict
-from walrq.storage.handles import ReadHandles
+from walrq.storage.manifest import Install
 from walrq.storage.pool import SegmentPool
 from walrq.storage.record import (
-    ALIGNMENT,
     FENCE,
     HEADER,
     HEADER_BYTES,
     Record,
     Window,
+    decode,
     encode,
     stored_bytes,
 )
-from walrq.storage.recovery import adopt, scan
+from walrq.storage.recovery import adopt, end_behind, scan, segment_from
 from walrq.storage.segment import (
     PAGE_BYTES,
     RECORDS_START,
@@ -51,14 +52,19 @@ from walrq.storage.segment import (
     Slot,
     fresh_segment,
     header_bytes,
+    lost_in,
     read_header,
+    runs_of,
+    seal,
     segment_name,
+    staged_name,
 )
 
 # A fence's body: a number unlike that of any earlier fence in this segment.
 _FENCE_BODY_BYTES: Final = 8
 _FENCE_BYTES: Final = stored_bytes(_FENCE_BODY_BYTES)
 _READ_AHEAD_BYTES: Final = 64 * 1024
+_READ_STRETCH_BYTES: Final = 256 * 1024
 # Damaged records named one by one when they are read: enough to see the extent, bounded for a disk that dies.
 _DAMAGED_NAMED_MAX: Final = 10_000
 
@@ -87,6 +93,7 @@ class Extent:
     first_index: int
     last_index: int
     end: int
+    sparse: bool = False
 
 
 @attrs.define(eq=False)
@@ -152,6 +159,8 @@ class Wal:
         self._damaged: set[int] = set()
         # Replaced, never changed: set by one thread, read by the one that reclaims.
         self.holds: tuple[Hold, ...] = ()
+        # How often the log was replaced: what was read of files named before may be of others.
+        self.installs = 0
         self.last_index = segments[-1].last_index if segments else 0
         # Invariant: durable_index <= last_index
         self.durable_index = 0
@@ -194,7 +203,7 @@ class Wal:
             segment.sealed = True
 
     def _use(self, segment: Segment, handle: int) -> None:
-        if self._handle >= 0:
+        if self._handle >= 0 and self._handle != handle:
             self._disk.close(self._handle)
         self._active, self._handle = segment, handle
 
@@ -403,41 +412,71 @@ class Wal:
         self.counters.recycled = self._pool.recycled
 
     def truncate_suffix(self, from_index: int) -> None:
-        """Forget `from_index` and everything behind it (a conflict with the leader's log).
+        """Forget `from_index` and everything behind it (a conflict with the leader's log, or a tail not to be trusted).
 
-        Never below the snapshot: the caller knows that such entries are committed.
+        Never at or below the snapshot: the caller knows that such entries are committed. Two syncs and one of the
+        directory for each segment that goes.
         """
         with self._lock:
             self._check_alive()
             if from_index > self.last_index:
                 return
-            keep = self._segment_of(from_index)
             try:
                 # From the end backwards, each name durable before the next: a crash leaves no hole.
-                while self._log.segments[-1] is not keep:
+                while self._log.segments and self._is_behind(self._log.segments[-1], from_index):
                     self._retire(self._log.segments[-1])
                     self._disk.fsync_directory(self._directory)
                 self._pool.settle_returns()
-                self._cut_before(keep, from_index)
+                self._end_before(from_index)
             except OSError as error:
                 raise self._latch(error) from error
+            except DiskFull as error:
+                # Half of it is done: what is on the disk is one history, but there is nowhere to go on.
+                raise self._latch(OSError(errno.ENOSPC, error.text)) from error
             self.durable_index = min(self.durable_index, self.last_index)
 
-    def _cut_before(self, segment: Segment, from_index: int) -> None:
-        offsets = self._offsets(segment)
-        position = from_index - segment.first_index
-        offset = offsets[position]
-        if not offset:
-            raise CorruptRecord(f"record {from_index} is damaged; the log cannot be cut there", index=from_index)
-        header = self._handles.pread(segment.path, HEADER_BYTES, offset)
-        prev = HEADER.unpack(header)[2]
-        if self._active is not segment:
-            self._use(segment, self._disk.open(segment.path))
-        segment.sealed = False
-        segment.last_index = self.last_index = from_index - 1
-        del offsets[position:]
+    @staticmethod
+    def _is_behind(segment: Segment, from_index: int) -> bool:
+        """A segment that begins at the cut is emptied, not given back, unless nothing may be appended to it."""
+        return segment.first_index > from_index or (segment.sparse and segment.first_index == from_index)
+
+    def _end_before(self, from_index: int) -> None:
+        """Let the last segment end before `from_index`, or what is left of the log go on in a new one there."""
+        keep = self._log.segments[-1] if self._log.segments else None
+        if keep is not None and keep.last_index >= from_index:
+            self._offsets(keep)
+            end, crc, last = end_behind(self._reader(keep), keep, from_index - 1)
+            if not keep.sparse and last == from_index - 1:
+                self._use(keep, self._handle if keep is self._active else self._disk.open(keep.path))
+                self._shorten(keep, from_index)
+                keep.sealed = False
+                keep.last_index = self.last_index = last
+                self._cut(keep, end, crc)
+                return
+            # Nothing is chained to a record that is lost, nor appended to a sparse segment.
+            self._leave()
+            self._shorten(keep, from_index)
+            seal(self._disk, keep.path, keep, end, from_index - 1)
+        elif keep is not None and keep is not self._active and not keep.sealed:
+            self._use(keep, self._disk.open(keep.path))
+        self.last_index = from_index - 1
+        self._open_segment(0, may_use_reserve=True)
+
+    def _shorten(self, segment: Segment, from_index: int) -> None:
+        assert segment.offsets is not None
+        position = segment.position_from(from_index)
+        del segment.offsets[position:]
+        del segment.indexes[position:]
         segment.terms = [stretch for stretch in segment.terms if stretch[0] < from_index]
-        self._cut(segment, offset, prev)
+
+    def _leave(self) -> None:
+        """Nothing is appended to the active segment any more."""
+        if self._handle >= 0:
+            self._disk.close(self._handle)
+        self._active, self._handle = None, -1
+
+    def _reader(self, segment: Segment) -> Callable[[int, int], bytes]:
+        return lambda size, offset: self._handles.pread(segment.path, size, offset)
 
     def _cut(self, segment: Segment, offset: int, tail_crc: int) -> None:
         """End the log at `offset`, for good.
@@ -504,8 +543,7 @@ class Wal:
         segment.retired = True
         self._log = Log.of([other for other in self._log.segments if other is not segment])
         if segment is self._active:
-            self._disk.close(self._handle)
-            self._active, self._handle = None, -1
+            self._leave()
         self._handles.forget(segment.path)
         self._pool.give_back(segment.path, segment.file_bytes)
         return 1
@@ -544,10 +582,12 @@ class Wal:
     def _extent(self, segment: Segment, last_index: int) -> Extent:
         end = segment.end
         if last_index < segment.last_index:
-            end = self._offsets(segment)[last_index + 1 - segment.first_index]
+            offsets = self._offsets(segment)
+            position = segment.position_from(last_index + 1)
+            end = offsets[position] if position < len(offsets) else end
             if not end:
                 raise CorruptRecord(f"record {last_index + 1} is damaged", index=last_index + 1)
-        return Extent(segment.path, segment.incarnation, segment.first_index, last_index, end)
+        return Extent(segment.path, segment.incarnation, segment.first_index, last_index, end, segment.sparse)
 
     # --- reading --------------------------------------------------------------------------------------------
 
@@ -604,19 +644,21 @@ class Wal:
 
     def _read_from(self, segment: Segment, index: int) -> Record:
         offsets = self._offsets(segment)
-        position = index - segment.first_index
-        offset = offsets[position]
+        offset = segment.offset_of(index)
+        if offset is None:
+            raise Reclaimed(f"record {index} is not in the log", index=index)
         if not offset:
             raise CorruptRecord(f"record {index} is damaged", index=index)
+        position = segment.position_from(index)
         following = offsets[position + 1] if position + 1 < len(offsets) else segment.end
         size = following - offset if following > offset else _READ_AHEAD_BYTES
         data = self._handles.pread(segment.path, size, offset)
-        record = _decode(data, segment.seed, index)
+        record = decode(data, segment.seed, index)
         if record is None and len(data) >= HEADER_BYTES:
             # The successor is damaged, so its offset did not say where this one ends.
             whole = stored_bytes(HEADER.unpack_from(data)[1])
             if size < whole <= segment.file_bytes - offset:
-                record = _decode(self._handles.pread(segment.path, whole, offset), segment.seed, index)
+                record = decode(self._handles.pread(segment.path, whole, offset), segment.seed, index)
         if record is None:
             raise CorruptRecord(f"record {index} is damaged", index=index)
         return record
@@ -625,7 +667,137 @@ class Wal:
         """Term of the record with this index. Reclaimed as for `read`."""
         segment = self._segment_of(index)
         self._offsets(segment)
+        if segment.offset_of(index) is None:
+            raise Reclaimed(f"record {index} is not in the log", index=index)
         return segment.term_of(index)
+
+    def runs(self, from_index: int) -> tuple[tuple[int, int], ...]:
+        """See `segment.runs_of`."""
+        return runs_of([(segment, self._offsets) for segment in self._log.segments], from_index, self.last_index)
+
+    @property
+    def lost(self) -> tuple[tuple[int, int], ...]:
+        """(first, last) of what lies in damaged bytes, ascending, as far as segments were scanned or records read."""
+        spans = {*(span for segment in self._log.segments for span in lost_in(segment))}
+        singles = [index for index in self._damaged if not any(first <= index <= last for first, last in spans)]
+        return tuple(sorted([*spans, *((index, index) for index in singles)]))
+
+    # --- snapshots of other nodes -----------------------------------------------------------------------------
+
+    def read_stretch(self, extent: Extent, first_index: int, last_index: int) -> Iterator[tuple[int, Record | None]]:
+        """The records of an extent's segment in a span of indexes, read in large pieces; None: damaged. Any thread.
+
+        Raises:
+            Reclaimed: the segment is not what it was any more. StorageError.
+        """
+        segment = self._segment_of(extent.first_index)
+        if segment.incarnation != extent.incarnation:
+            raise Reclaimed(f"segment {extent.path} is not in the log any more", index=first_index)
+        offsets = self._offsets(segment)
+        position, end = segment.position_from(first_index), segment.position_from(last_index + 1)
+        while position < end:
+            start = offsets[position]
+            stop = position
+            while stop < end and offsets[stop] and offsets[stop] - start < _READ_STRETCH_BYTES:
+                stop += 1
+            behind = offsets[stop] if stop < len(offsets) else segment.end
+            if stop == position or not behind:
+                # Where a record ends is only known from the one behind it.
+                yield self._read_or_none(segment, segment.index_at(position))
+                position += 1
+                continue
+            data = memoryview(self._handles.pread(segment.path, behind - start, start))
+            for at in range(position, stop):
+                record = decode(data[offsets[at] - start :], segment.seed, segment.index_at(at))
+                found = (segment.index_at(at), record)
+                yield found if record is not None else self._read_or_none(segment, segment.index_at(at))
+            position = stop
+
+    def _read_or_none(self, segment: Segment, index: int) -> tuple[int, Record | None]:
+        try:
+            return index, self._read_from(segment, index)
+        except CorruptRecord as error:
+            if segment.retired:
+                raise Reclaimed(f"record {index} was reclaimed", index=index) from error
+            self._name_damaged(segment, index, error)
+            return index, None
+
+    def next_incarnation(self) -> int:
+        """A number for a segment that is being received."""
+        with self._lock:
+            self._incarnation += 1
+            return self._incarnation
+
+    def stage_next(self, first_index: int) -> Identity:
+        """Make the empty segment in which the log will go on behind a received snapshot. DiskFull; StorageError."""
+        with self._lock:
+            self._check_alive()
+            file_bytes = self._config.segment_bytes
+            identity = Identity(self._disk_uuid, self.next_incarnation(), first_index, file_bytes)
+            try:
+                free = self._pool.take(file_bytes, may_use_reserve=True)
+                handle = self._disk.open(free)
+                try:
+                    self._disk.pwrite(handle, header_bytes(identity), 0)
+                    self._sync(handle)
+                finally:
+                    self._disk.close(handle)
+                self._disk.rename(free, f"{self._directory}/{staged_name(first_index)}")
+            except OSError as error:
+                raise self._latch(error) from error
+            return identity
+
+    def make_durable(self) -> None:
+        """Sync all that was appended, under any policy: what stays of it must be there after an install."""
+        with self._lock:
+            self.sync()
+            try:
+                self._seal_predecessors()
+            except OSError as error:
+                raise self._latch(error) from error
+
+    def enter(self, install: Install, last_index: int, complete: Callable[[], None]) -> None:
+        """Become the log that an installed snapshot asks for, which is already durable.
+
+        Args:
+            last_index: the snapshot's.
+            complete: makes the directory so (`opening.complete_install`).
+
+        Raises: StorageError: final.
+        """
+        with self._lock:
+            self._check_alive()
+            old = self._log.segments
+            self._leave()
+            try:
+                complete()
+                self.installs += 1
+                kept = [segment for segment in old if segment.last_index < install.base and segment.sealed]
+                fresh = [segment for segment in old if segment not in kept]
+                for segment in fresh:
+                    segment.retired = True
+                    self._handles.forget(segment.path)
+                paths = [segment.path for segment in fresh if segment.first_index <= install.base]
+                paths += [f"{self._directory}/{segment_name(first)}" for first, _ in install.segments]
+                for path in paths:
+                    self._handles.forget(path)
+                    header = read_header(self._disk, path)
+                    if header is not None:
+                        kept.append(segment_from(path, header, None))
+                active = kept[-1]
+                if not active.is_empty or active.first_index != last_index + 1:
+                    raise OSError(errno.EIO, "a segment that was just written cannot be read")
+                active.offsets, active.tail_crc = array.array("I"), active.seed
+                self._log = Log.of(kept)
+                self._use(active, self._disk.open(active.path))
+            except OSError as error:
+                raise self._latch(error) from error
+            self._dirty = False
+            self.last_index = self.durable_index = last_index
+
+    def fail(self, error: OSError) -> None:
+        """What is on the disk is unknown since a write elsewhere failed: refuse every later call."""
+        self._latch(error)
 
     def _segment_of(self, index: int) -> Segment:
         log = self._log
@@ -648,29 +820,29 @@ class Wal:
         if header is None or header.identity.incarnation != segment.incarnation:
             raise CorruptRecord(f"segment {segment.path} has lost its header")
         name = f"wal/{segment.path.rpartition('/')[2]}"
-        scanned = scan(lambda size, at: self._handles.pread(segment.path, size, at), name, header)
+        scanned = scan(self._reader(segment), name, header)
         for finding in scanned.findings:
             self._report(finding)
         adopt(segment, scanned)
 
     def entries(self, from_index: int) -> Iterator[Record]:
-        """The readable records from `from_index` on, ascending; lost or reclaimed ones are stepped over."""
+        """The readable records from `from_index` on, ascending; lost ones, reclaimed ones and gaps are stepped over."""
         for segment in self._log.segments:
             if segment.last_index >= from_index:
                 yield from self._entries_of(segment, from_index)
 
     def _entries_of(self, segment: Segment, from_index: int) -> Iterator[Record]:
-        offsets, seed, path = self._offsets(segment), segment.seed, segment.path
-        window = Window(lambda size, at: self._handles.pread(path, size, at), segment.file_bytes)
-        for position in range(max(0, from_index - segment.first_index), len(offsets)):
+        offsets, seed = self._offsets(segment), segment.seed
+        window = Window(self._reader(segment), segment.file_bytes)
+        for position in range(segment.position_from(from_index), len(offsets)):
             offset = offsets[position]
             if not offset:
                 continue
             header = window.at(offset, HEADER_BYTES)
             size = stored_bytes(HEADER.unpack(header)[1]) if header is not None else 0
             data = window.at(offset, size)
-            index = segment.first_index + position
-            record = _decode(data, seed, index) if data is not None else None
+            index = segment.index_at(position)
+            record = decode(data, seed, index) if data is not None else None
             if record is None:
                 raise CorruptRecord(f"record {index} changed under the reader", index=index)
             yield record
@@ -713,14 +885,3 @@ class Wal:
     def _refuse(self) -> DiskFull:
         self._refused = True
         return DiskFull("the disk is full: nothing was written")
-
-
-def _decode(data: bytes | memoryview, seed: int, index: int) -> Record | None:
-    """The record that starts `data`, if it is intact and has this index."""
-    if len(data) < HEADER_BYTES:
-        return None
-    crc, length, _prev, kind, _flags, _zero, term, found = HEADER.unpack_from(data)
-    whole = HEADER_BYTES + length + (-length % ALIGNMENT)
-    if found != index or whole > len(data) or crc32c(memoryview(data)[4:whole], seed) != crc:
-        return None
-    return Record(index, term, kind, bytes(data[HEADER_BYTES : HEADER_BYTES + length]))
