@@ -8,7 +8,6 @@ import socket
 import attrs
 import pytest
 
-from walrq.client.addresses import next_address
 from walrq.client.config import URL_SETTINGS, ClientConfig, Endpoint, configure, parse_target, parse_url, resolve
 from walrq.errors import ConfigError
 
@@ -60,16 +59,6 @@ def test_the_variable_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_addresses_print_as_they_are_written() -> None:
     """Error messages are copied into commands."""
     assert ["a:1", "[::1]:2"] == [str(Endpoint("a", 1)), str(Endpoint("::1", 2))]
-
-
-def test_every_address_gets_its_turn_and_a_named_leader_goes_first() -> None:
-    """Round and round, unless somebody knows better."""
-    one, two = Endpoint("a", 1), Endpoint("b", 2)
-
-    assert [two, one] == [next_address([one, two], one, None), next_address([one, two], two, None)]
-    assert Endpoint("c", 3) == next_address([one, two], one, "c:3")
-    assert two == next_address([one, two], one, "not an address")
-    assert one == next_address([one, two], Endpoint("c", 3), None)
 
 
 @pytest.mark.parametrize(

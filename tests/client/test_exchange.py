@@ -137,7 +137,7 @@ def test_an_indefinite_refusal_is_retried_under_the_same_sequence() -> None:
     """It may have happened; only the same sequence finds out instead of doing it again."""
     made = connected()
     call = made.submit(push())
-    made.refuse(made.one(api.Push), Code.LEADERSHIP_LOST)
+    made.refuse(made.one(api.Push), Code.REPLY_TIMEOUT)
     made.pass_time(1)
 
     again = made.one(api.Push)
@@ -555,7 +555,7 @@ def test_any_interleaving_executes_every_change_exactly_once(rng: random.Random,
                 if fate < 0.1:
                     continue  # neither executed nor answered: lost with the connection
                 if fate < 0.2:
-                    made.refuse(incoming, rng.choice([Code.OVERLOADED, Code.LEADERSHIP_LOST]))
+                    made.refuse(incoming, rng.choice([Code.OVERLOADED, Code.REPLY_TIMEOUT]))
                     continue
                 sequence = incoming.sequence
                 if session:

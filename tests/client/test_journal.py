@@ -11,6 +11,7 @@ import walrq
 from tests.client.fake_server import Connection, Drop, FakeServer
 from walrq import api
 from walrq.client.config import Endpoint
+from walrq.client.failures import ServerUnreachable
 from walrq.client.journal import Journal, reason_of
 from walrq.errors import LocalProtocolError
 from walrq.protocol.requests import Incoming
@@ -25,7 +26,7 @@ def test_an_outage_is_two_lines_however_long_it_is(caplog: pytest.LogCaptureFixt
         journal.usable(HERE, 10)
         journal.lost(HERE, "the server closed it", 3, 20)
         for _ in range(100):
-            journal.unreachable(HERE, "refused")
+            journal.unreachable(HERE, ServerUnreachable("refused"))
         journal.usable(Endpoint("b", 2), 80)
         journal.usable(Endpoint("b", 2), 90)
         assert not journal.silent
@@ -46,7 +47,7 @@ def test_an_outage_is_two_lines_however_long_it_is(caplog: pytest.LogCaptureFixt
     ("cause", "said"),
     [
         (None, "the server closed it"),
-        (TimeoutError(), "no answer to two probes"),
+        (TimeoutError(), "no answer to a probe"),
         (ConnectionResetError(104, "Connection reset by peer"), "Connection reset by peer"),
         (OSError(), "OSError"),
     ],

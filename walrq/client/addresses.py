@@ -1,30 +1,17 @@
-"""Which address to try next, how to tune its socket, and how to say that nobody is there."""
+"""How to tune a connection's socket, and how to say that nobody is there. Where to go next is `routing`'s."""
 
 from __future__ import annotations
 
 import errno
 import os
 import socket
-from collections.abc import Sequence
 
-from walrq.client.config import URL_VARIABLE, Endpoint, parse_url
+from walrq.client.config import URL_VARIABLE, Endpoint
 from walrq.client.failures import ServerUnreachable
-from walrq.errors import ConfigError, ConnectionLost, RemoteProtocolError, WalrqError
+from walrq.errors import ConnectionLost, NotLeader, RemoteProtocolError, WalrqError
 
 # Probes of a silent peer before the kernel gives the connection up.
 KEEP_ALIVE_PROBES = 3
-
-
-def next_address(endpoints: Sequence[Endpoint], current: Endpoint, leader: str | None) -> Endpoint:
-    """The leader when a refusal named it, else the address after the current one, round and round."""
-    if leader is not None:
-        try:
-            return parse_url(leader)[0]
-        except ConfigError:
-            pass  # a name this client cannot use is no reason to stay: go on with the list
-    if current in endpoints:
-        return endpoints[(list(endpoints).index(current) + 1) % len(endpoints)]
-    return endpoints[0]
 
 
 def tune(raw: socket.socket, keep_alive_s: float) -> None:
@@ -55,6 +42,8 @@ def explain(endpoint: Endpoint, cause: BaseException | None, refused: WalrqError
         return RemoteProtocolError(
             f"what answers at {endpoint} does not speak walrq's native protocol ({refused.text}); is the port right?"
         )
+    if isinstance(refused, NotLeader):
+        return NotLeader(f"no leader found at {endpoint}: {refused.text}", **refused.details)
     if refused is not None:
         return refused
     if isinstance(cause, TimeoutError):

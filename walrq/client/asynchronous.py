@@ -23,6 +23,7 @@ from walrq.client.failures import belongs_here, unpicklable
 from walrq.client.merging import Body, PollLane, PushLane, SettleLane
 from walrq.client.messages import Batch, Message, MessageIds, NewMessage, Seen, leaving, seen
 from walrq.client.operations import UNSET, Payload, PushOptions, Settleable, Settlement
+from walrq.client.routing import Nodes
 from walrq.errors import OutcomeUnknown, RemoteProtocolError, Unavailable, WalrqError
 from walrq.ids import format_id
 from walrq.limits import LIST_QUEUES_MAX, PEEK_MESSAGES_MAX, REDRIVE_PER_ENTRY
@@ -146,7 +147,8 @@ class Client:
 
     def __init__(self, endpoints: Sequence[Endpoint], config: ClientConfig) -> None:
         self.config: ClientConfig = config
-        self._carriers = tuple([Carrier(endpoints, config) for _ in range(config.pool)])
+        self._nodes = Nodes(tuple(endpoints))
+        self._carriers = tuple([Carrier(self._nodes, config) for _ in range(config.pool)])
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
 
     async def __aenter__(self) -> Self:
@@ -197,13 +199,18 @@ class Client:
         raise unpicklable()
 
     @property
+    def nodes(self) -> tuple[Endpoint, ...]:
+        """Every node that this client knows: those it was given, and the members of the cluster as a node told."""
+        return self._nodes.ring
+
+    @property
     def _carrier(self) -> Carrier:
         """The connection for the next call: the least busy, the first among equals, so that calls meet there."""
         carriers = self._carriers
         return carriers[0] if len(carriers) == 1 else min(carriers, key=lambda carrier: carrier.exchange.in_flight)
 
-    async def _ask(self, request: api.Request, kind: type[R]) -> R:
-        return await self._carrier.ask(request, kind)
+    async def _ask(self, request: api.Request, kind: type[R], timeout_s: float | None = None) -> R:
+        return await self._carrier.ask(request, kind, timeout_s)
 
     # --- push -----------------------------------------------------------------------------------------------
     @overload
@@ -670,6 +677,36 @@ class Client:
         asked_at = time.monotonic()
         await self._ask(api.Ping(), api.Pong)
         return time.monotonic() - asked_at
+
+    # --- the cluster ----------------------------------------------------------------------------------------
+    async def cluster(self) -> api.ClusterState:
+        """Who is in the cluster, who leads and how far each has got, as the connected node knows it."""
+        return await self._ask(api.ClusterStatus(), api.ClusterState)
+
+    async def add_node(
+        self, node: str, address: str | None = None, *, learner: bool = False, timeout: float | None = None
+    ) -> api.ClusterState:
+        """Make a node a member; returns when it has caught up and votes, for a learner when it is a member.
+
+        Args:
+            node: its name.
+            address: where its peers reach it ("host:port"); None = it was started with `--join` and told by itself.
+            learner: it gets the log and does not vote. Called again without, it becomes a voter.
+            timeout: seconds to wait, copying the data included; None = `timeout_s`. Time that runs out ends the wait,
+                not the joining: ask again, or look at `cluster`.
+
+        Returns:
+            The cluster with it.
+        """
+        return await self._ask(api.AddNode(node, address, learner), api.ClusterState, timeout)
+
+    async def remove_node(self, node: str) -> api.ClusterState:
+        """End a node's membership; returns the cluster without it."""
+        return await self._ask(api.RemoveNode(node), api.ClusterState)
+
+    async def transfer_leadership(self, target: str | None = None) -> api.ClusterState:
+        """Let another node lead: `target`, or the one that has most of the log. Returns when it does."""
+        return await self._ask(api.TransferLeadership(target), api.ClusterState)
 
 
 async def _close_all(carriers: Sequence[Carrier]) -> None:

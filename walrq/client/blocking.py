@@ -632,6 +632,36 @@ class Client(Pool):
         self._ask(api.Ping(), api.Pong)
         return time.monotonic() - asked_at
 
+    # --- the cluster ----------------------------------------------------------------------------------------
+    def cluster(self) -> api.ClusterState:
+        """Who is in the cluster, who leads and how far each has got, as the connected node knows it."""
+        return self._ask(api.ClusterStatus(), api.ClusterState)
+
+    def add_node(
+        self, node: str, address: str | None = None, *, learner: bool = False, timeout: float | None = None
+    ) -> api.ClusterState:
+        """Make a node a member; returns when it has caught up and votes, for a learner when it is a member.
+
+        Args:
+            node: its name.
+            address: where its peers reach it ("host:port"); None = it was started with `--join` and told by itself.
+            learner: it gets the log and does not vote. Called again without, it becomes a voter.
+            timeout: seconds to wait, copying the data included; None = `timeout_s`. Time that runs out ends the wait,
+                not the joining: ask again, or look at `cluster`.
+
+        Returns:
+            The cluster with it.
+        """
+        return self._ask(api.AddNode(node, address, learner), api.ClusterState, timeout)
+
+    def remove_node(self, node: str) -> api.ClusterState:
+        """End a node's membership; returns the cluster without it."""
+        return self._ask(api.RemoveNode(node), api.ClusterState)
+
+    def transfer_leadership(self, target: str | None = None) -> api.ClusterState:
+        """Let another node lead: `target`, or the one that has most of the log. Returns when it does."""
+        return self._ask(api.TransferLeadership(target), api.ClusterState)
+
 
 class PushStream:
     """What `Client.push_stream` returns: batches in order, several under way at a time.
@@ -752,12 +782,13 @@ class Consumer:
         return f"<walrq.Consumer of {queue}, {len(self._buffer)} leased ahead>"
 
 
-def connect(url: str | None = None, config: ClientConfig | None = None, **changes: Any) -> Client:
+def connect(url: str | Sequence[str] | None = None, config: ClientConfig | None = None, **changes: Any) -> Client:
     """A connected blocking client.
 
     Args:
-        url: `walrq://host:port[,host2:port2][/?timeout_s=5&window=64]`; None = the variable WALRQ_SERVER, else
-            walrq://127.0.0.1:50051. What it sets goes before `config`.
+        url: `walrq://host:port[,host2:port2][/?timeout_s=5&window=64]`, or a list of such addresses; any
+            node of a cluster leads to all of them. None = the variable WALRQ_SERVER, else walrq://127.0.0.1:50051.
+            What it sets goes before `config`.
         config: how it behaves.
         **changes: single values of `ClientConfig`, such as `timeout_s=5`; they go before all others.
 

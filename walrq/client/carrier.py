@@ -12,6 +12,7 @@ What callers ask in one turn of the loop leaves in one send.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import socket
@@ -24,13 +25,14 @@ import anyio.abc
 
 from walrq import api
 from walrq.client import operations as op
-from walrq.client.addresses import explain, next_address, tune
+from walrq.client.addresses import explain, tune
 from walrq.client.config import ClientConfig, Endpoint
 from walrq.client.exchange import Call, Exchange, Link
 from walrq.client.journal import Journal, reason_of
 from walrq.client.merging import Lane, Merger, Share
 from walrq.client.operations import Settlement
 from walrq.client.parking import Park, parking
+from walrq.client.routing import Nodes, Route
 from walrq.errors import LocalProtocolError, RemoteProtocolError, WalrqError
 
 C = TypeVar("C")
@@ -46,11 +48,11 @@ BROKEN: Final = (OSError, anyio.EndOfStream, anyio.BrokenResourceError, anyio.Cl
 class Carrier:
     """One connection that is kept up, and the calls on it."""
 
-    def __init__(self, endpoints: Sequence[Endpoint], config: ClientConfig) -> None:
-        self._endpoints = tuple(endpoints)
+    def __init__(self, nodes: Nodes, config: ClientConfig) -> None:
         self.config = config
         self._rng = random.Random()
-        self.exchange = Exchange(config, self._rng)
+        self._route = Route(nodes, config, self._rng)
+        self.exchange = Exchange(config, self._rng, route=self._route)
         self.merger = Merger(self.exchange)
         self._output = anyio.Event()
         self._drained = anyio.Event()
@@ -60,7 +62,8 @@ class Carrier:
         self._tick_sleeps = False
         self.closed = True
         self._heard_at = 0.0
-        self._probed = False
+        # While a probe is under way: when the silent connection is given up.
+        self._give_up_at: float | None = None
         self._stream: anyio.abc.ByteStream | None = None
         self._raw: socket.socket | None = None
         # What a direct send left over. Invariant: empty unless the writer was woken to send it.
@@ -73,7 +76,11 @@ class Carrier:
         # Made with the tasks: a client may be made before its event loop runs.
         self._life: anyio.CancelScope
         self._journal = Journal()
-        self.endpoint: Endpoint = endpoints[0]
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The node that is connected, or tried next."""
+        return self._route.current
 
     # --- life -----------------------------------------------------------------------------------------------
     async def open(self) -> None:
@@ -134,39 +141,30 @@ class Carrier:
                 tasks.start_soon(self._tick)
 
     async def _keep_connected(self) -> None:
-        exchange = self.exchange
-        give_up_at = time.monotonic() + self.config.connect_wait_s
-        tries = 0
-        endpoint = self._endpoints[0]
-        round_left = len(self._endpoints)
+        route = self._route
+        began = time.monotonic()
         while True:
-            error = await self._connection(endpoint)
-            if error is None:
-                tries, round_left = 0, len(self._endpoints)
-            endpoint = next_address(self._endpoints, endpoint, exchange.leader)
-            if error is not None:
-                if not error.retry:
+            route.begin(time.monotonic())
+            failure = await self._connection(route.current)
+            now = time.monotonic()
+            pause_s = route.next(now, failure)
+            if pause_s:
+                if route.final is not None:
                     # Nothing would change by trying again: those who wait should know now.
-                    self._fail_all(error)
-                round_left -= 1
-                if round_left > 0 and error.retry:
-                    continue
-                if not self._first.is_set() and (not error.retry or time.monotonic() >= give_up_at):
-                    self._first_error = error
+                    self._fail_all(route.final)
+                if not self._first.is_set() and route.gives_up(now - began):
+                    self._first_error = route.latest
                     self._first.set()
                     return
-            tries += 1
-            round_left = len(self._endpoints)
-            await anyio.sleep(exchange.pause_s(tries))
+            await anyio.sleep(pause_s)
 
     async def _connection(self, endpoint: Endpoint) -> WalrqError | None:
         """One connection from its opening to its end; the error if it never became usable."""
         exchange = self.exchange
-        self.endpoint = endpoint
         cause: Exception | None = None
         usable = False
         try:
-            with anyio.fail_after(self.config.connect_timeout_s) as patience:
+            with anyio.fail_after(self._route.patience_s) as patience:
                 async with await anyio.connect_tcp(endpoint.host, endpoint.port) as stream:
                     raw = stream.extra(anyio.abc.SocketAttribute.raw_socket)
                     tune(raw, self.config.keep_alive_s)
@@ -192,7 +190,9 @@ class Carrier:
             self._drained.set()
         failure = None if usable else explain(endpoint, cause, exchange.refused)
         if failure is not None:
-            self._journal.unreachable(endpoint, failure.text)
+            self._journal.unreachable(endpoint, failure)
+        elif exchange.left is not None:
+            self._journal.left(endpoint, exchange.left, now, led=self._route.leads)
         elif not self.closed:
             self._journal.lost(endpoint, reason_of(cause), under_way, now)
         self._journal.speak()
@@ -201,7 +201,7 @@ class Carrier:
     async def _read(self, stream: anyio.abc.ByteStream, patience: anyio.CancelScope) -> tuple[bool, Exception | None]:
         """Feed the exchange until the connection ends: whether it ever was usable, and what ended it."""
         exchange = self.exchange
-        usable = False
+        usable = told = False
         while True:
             try:
                 data = await stream.receive(RECEIVE_BYTES)
@@ -210,17 +210,21 @@ class Carrier:
             except BROKEN as error:
                 return usable, error
             now = self._heard_at = time.monotonic()
-            self._probed = False
+            self._give_up_at = None
             made = exchange.made
             self._deliver(exchange.receive(data, now), now)
             if exchange.made != made:
                 self._wake_writer()
-            if not usable and exchange.connected:
-                usable = True
-                self._journal.usable(self.endpoint, now)
-                self._journal.speak()
-                patience.deadline = math.inf
-                self._first.set()
+            if not told and exchange.connected:
+                if not usable:
+                    usable = True
+                    self._route.usable(now)
+                    patience.deadline = math.inf
+                    self._first.set()
+                if self._route.leads:
+                    told = True
+                    self._journal.usable(self.endpoint, now)
+                    self._journal.speak()
             if exchange.link is Link.DOWN:
                 return usable, None
 
@@ -249,6 +253,8 @@ class Carrier:
             now = time.monotonic()
             made = exchange.made
             self._deliver(exchange.tick(now), now)
+            if exchange.link is Link.DOWN:
+                self._hang_up()
             self.merger.tick(now)
             if self.left_over:
                 self.give_left_over_back()
@@ -268,14 +274,23 @@ class Carrier:
         """Ask a silent connection whether it lives; drop it when the question stays unanswered."""
         silence = now - self._heard_at
         exchange = self.exchange
-        if exchange.link is not Link.UP or silence < self.config.keep_alive_s:
+        if exchange.link is not Link.UP:
             return
-        if not self._probed:
-            self._probed = True
-            exchange.submit(api.Ping(), now, timeout_s=self.config.keep_alive_s, wanted=False)
-        elif silence > 3 * self.config.keep_alive_s and self._stream is not None:
+        if self._give_up_at is None:
+            if silence >= exchange.patience_s:
+                self._give_up_at = now + exchange.probe_s
+                exchange.submit(api.Ping(), now, timeout_s=exchange.probe_s, wanted=False)
+        elif now > self._give_up_at:
+            self._give_up_at = None
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        """End the connection; its reader notices."""
+        if self._stream is not None:
             raw = self._stream.extra(anyio.abc.SocketAttribute.raw_socket)
-            raw.shutdown(2)
+            # It may be gone in this very moment.
+            with contextlib.suppress(OSError):
+                raw.shutdown(socket.SHUT_RDWR)
 
     # --- calls ----------------------------------------------------------------------------------------------
     def _wake_writer(self) -> None:

@@ -10,7 +10,7 @@ import difflib
 import math
 import os
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
@@ -103,6 +103,11 @@ class ClientConfig:
         retry_factor: by how much the wait grows with each further one.
         retry_max_s: its bound. Every wait is spread by a random factor between one half and one. There is no
             number of tries: `timeout_s` ends them.
+        election_max_s: the longest wait for the next try while nodes answer and none of them leads: an election takes a
+            moment.
+        node_timeout_s: how long one of several nodes may keep the client waiting before another is tried: for a
+            connection (twice as long with every round in vain, up to `connect_timeout_s`), and without a sign of life
+            while requests are under way (three times as long while only polls wait), then for the answer to a probe.
         keep_alive_s: a silent connection is probed this often; one that leaves two probes unanswered is
             replaced.
         worker: name of this client in death reports, host name and process id unless given; None = no name.
@@ -118,6 +123,8 @@ class ClientConfig:
     retry_first_s: float = attrs.field(default=0.05, validator=_positive)
     retry_factor: float = attrs.field(default=2.0, validator=_factor)
     retry_max_s: float = attrs.field(default=2.0, validator=_positive)
+    election_max_s: float = attrs.field(default=0.25, validator=_positive)
+    node_timeout_s: float = attrs.field(default=1.0, validator=_positive)
     keep_alive_s: float = attrs.field(default=10.0, validator=_positive)
     worker: str | None = attrs.field(factory=default_worker, validator=_worker_name)
     clock: Clock = attrs.field(default=SYSTEM, repr=False, eq=False)
@@ -152,13 +159,13 @@ class Target:
     settings: Mapping[str, Any]
 
 
-def parse_url(url: str | None = None) -> tuple[Endpoint, ...]:
+def parse_url(url: str | Sequence[str] | None = None) -> tuple[Endpoint, ...]:
     """The nodes of an address; see `parse_target`."""
     return parse_target(url).endpoints
 
 
-def parse_target(url: str | None = None) -> Target:
-    """Nodes and settings in `walrq://host:port[,host2:port2][/?name=value&...]`.
+def parse_target(url: str | Sequence[str] | None = None) -> Target:
+    """Nodes and settings in `walrq://host:port[,host2:port2][/?name=value&...]`, or in a list of such addresses.
 
     None means the variable `WALRQ_SERVER`, else `walrq://127.0.0.1:50051`. The scheme and the port may be
     left out.
@@ -169,6 +176,8 @@ def parse_target(url: str | None = None) -> Target:
     """
     if url is None:
         url = os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    elif not isinstance(url, str):
+        return _joined([parse_target(each) for each in url])
     url = url.strip()
     shown = _without_secrets(url)
     address, _, query = url.partition("?")
@@ -182,8 +191,20 @@ def parse_target(url: str | None = None) -> Target:
         raise ConfigError(
             f"the server address {shown!r} is not of the form {SCHEME}://host:port[,host2:port2][/?timeout_s=5]"
         )
-    endpoints = tuple([_endpoint(part, shown) for part in hosts.split(",")])
+    endpoints = tuple(dict.fromkeys([_endpoint(part, shown) for part in hosts.split(",")]))
     return Target(endpoints, _settings(query, shown) if query else {})
+
+
+def _joined(targets: Sequence[Target]) -> Target:
+    """The nodes of several addresses, each once, and their settings."""
+    if not targets:
+        raise ConfigError(f"the list of server addresses is empty, it needs at least one {SCHEME}://host:port")
+    settings: dict[str, Any] = {}
+    for target in targets:
+        for name, given in target.settings.items():
+            if settings.setdefault(name, given) != given:
+                raise ConfigError(f"the server addresses set {name} to {settings[name]!r} and {given!r}", setting=name)
+    return Target(tuple(dict.fromkeys(endpoint for target in targets for endpoint in target.endpoints)), settings)
 
 
 HIDDEN: Final = "***"
@@ -262,7 +283,7 @@ def configure(config: ClientConfig | None, changes: Mapping[str, Any]) -> Client
 
 
 def resolve(
-    url: str | None, config: ClientConfig | None, changes: Mapping[str, Any]
+    url: str | Sequence[str] | None, config: ClientConfig | None, changes: Mapping[str, Any]
 ) -> tuple[tuple[Endpoint, ...], ClientConfig]:
     """Where to connect and how, from the three arguments that every `connect` takes.
 
@@ -284,6 +305,8 @@ URL_SETTINGS: Final[Mapping[str, type]] = {
     "retry_first_s": float,
     "retry_factor": float,
     "retry_max_s": float,
+    "election_max_s": float,
+    "node_timeout_s": float,
     "keep_alive_s": float,
     "worker": str,
 }

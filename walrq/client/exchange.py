@@ -9,12 +9,17 @@ A call's states:
     flying  --answer--> finished
     flying  --connection lost--> waiting (same sequence)      or finished: ConnectionLost, without a session
     flying  --refused, may be retried--> resting --back-off over--> waiting
+    flying  --turned away: not the leader, or stopping--> waiting, and on to the next node
     any     --deadline--> finished                             any --caller went away--> finished, perhaps
     forgotten
 
 What makes a retry safe: a changing request keeps its sequence as long as it may have taken effect, and gets a
 new one after a definite refusal, because the session remembers refusals too. `lowest` in each request tells
 the server which answers it may forget.
+
+In a cluster only the leader takes requests. A node that does not lead turns them away, which is definite, and the
+exchange leaves it: at once, or a moment later when answers are still to come (`_leave`). Which node is next is the
+`Route`'s to say; there everything goes on under the same session. Calls keep their order.
 
 A poll that was parked long holds `lowest` down while newer requests pile up behind it. Before that exhausts
 the session's window the poll is forgotten and asked again under a new sequence (`_relieve`); the caller never
@@ -24,6 +29,7 @@ notices.
 from __future__ import annotations
 
 import enum
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -32,18 +38,21 @@ from typing import Final
 import attrs
 
 from walrq import api
-from walrq.client.config import ClientConfig
+from walrq.client.config import ClientConfig, parse_url
 from walrq.client.failures import ServerUnreachable
+from walrq.client.routing import Nodes, Route, Verdict
 from walrq.errors import (
     Code,
     ConnectionLost,
+    NotLeader,
     OutcomeUnknown,
     ReplyTimeout,
     SessionEnded,
     WalrqError,
+    WrongCluster,
     from_code,
 )
-from walrq.limits import SESSION_WINDOW_MAX
+from walrq.limits import DEFAULT_PORT, SESSION_WINDOW_MAX
 from walrq.protocol.client import Answer, ClientConnection, ClientState, Closed, Welcomed, WentAway
 from walrq.protocol.handshake import Hello
 
@@ -75,6 +84,12 @@ RENEW_SPAN: Final = SESSION_WINDOW_MAX // 4
 SPAN_MAX: Final = SESSION_WINDOW_MAX // 2
 # "Outcome unknown" from the state machine does not change by asking again; from a node in trouble it may.
 UNKNOWN_TRIES_MAX: Final = 3
+# The node does not do what only a leader does: its own refusals, and news of an office that ended.
+NOT_HERE: Final = frozenset({Code.NOT_LEADER, Code.LEADERSHIP_LOST})
+# The node takes nothing for a while; with another one to go to that is no reason to wait.
+NOT_NOW: Final = frozenset({Code.DRAINING, Code.NOT_READY})
+# A node that was left may still answer for so long what it has. Without a session there is more to lose: see `_leave`.
+LEAVE_S: Final = 0.05
 # What to do about an error that leaves the outcome open.
 LOOK_FIRST: Final = "Look before you ask again; a push with a dedup_id may be repeated without looking"
 
@@ -130,6 +145,16 @@ class Call:
         return self.stage is Stage.FINISHED
 
 
+def repeatable(request: api.Request, *, sequenced: bool) -> bool:
+    """Whether a request of unknown outcome may simply be sent again."""
+    kind = type(request)
+    if sequenced or kind is api.Poll:
+        return True
+    if type(request) is api.TransferLeadership:
+        return request.target is not None  # otherwise a second one would move it on
+    return kind is not api.RemoveNode and kind not in SEQUENCED
+
+
 class Link(enum.Enum):
     """What the connection is good for now."""
 
@@ -148,18 +173,24 @@ class Exchange:
         config: the owner's wishes.
         link: what the connection is good for.
         session: number of the registered session, None while there is none.
-        leader: "host:port" that a refusal named as the place to go.
+        route: which node is next, and what is known of the others.
         refused: the error with which the server ended the latest handshake, if it did.
+        left: why this side left the latest connection, None when it did not.
         made: requests put into the output so far: unchanged means that there is nothing new to send.
     """
 
     config: ClientConfig
     rng: random.Random
     client_name: str = CLIENT_NAME
+    route: Route = attrs.field(
+        default=attrs.Factory(
+            lambda self: Route(Nodes(parse_url(f"127.0.0.1:{DEFAULT_PORT}")), self.config, self.rng), takes_self=True
+        )
+    )
     link: Link = attrs.field(default=Link.DOWN, init=False)
     session: int | None = attrs.field(default=None, init=False)
-    leader: str | None = attrs.field(default=None, init=False)
     refused: WalrqError | None = attrs.field(default=None, init=False)
+    left: str | None = attrs.field(default=None, init=False)
     made: int = attrs.field(default=0, init=False)
     _connection: ClientConnection | None = attrs.field(default=None, init=False)
     _opening: int = attrs.field(default=0, init=False)
@@ -173,6 +204,10 @@ class Exchange:
     _waiting: deque[Call] = attrs.field(factory=deque, init=False)
     # Sent on a connection that broke: goes out again before anything that waits.
     _again: deque[Call] = attrs.field(factory=deque, init=False)
+    # Turned away by the node that is being left. Invariant: empty unless `link` is LEAVING.
+    _turned: list[Call] = attrs.field(factory=list, init=False)
+    # While `link` is LEAVING: the moment at which whatever is still unanswered moves on, too.
+    _leave_by: float = attrs.field(default=0.0, init=False)
     _resting: list[Call] = attrs.field(factory=list, init=False)
     _finished: list[Call] = attrs.field(factory=list, init=False)
     # Ids of sessionless polls whose callers went away: what they lease is released when it comes.
@@ -261,6 +296,8 @@ class Exchange:
             self._resting.remove(call)
         elif call in self._waiting:
             self._waiting.remove(call)
+        elif call in self._turned:
+            self._turned.remove(call)
         else:
             self._again.remove(call)
 
@@ -345,8 +382,7 @@ class Exchange:
         """A new connection exists; its Hello is in the output."""
         self._connection = ClientConnection(Hello(client=self.client_name, session=self.session))
         self.link = Link.GREETING
-        self.refused = None
-        self.leader = None
+        self.refused = self.left = None
 
     def receive(self, data: bytes, now: float) -> list[Call]:
         """Bytes from the server: the calls that they finish. When `link` is DOWN afterwards, close the
@@ -359,15 +395,43 @@ class Exchange:
                 self._on_answer(event.id, event.reply, now)
             elif type(event) is Welcomed:
                 self._on_welcome(event, now)
+                if self.link is Link.DOWN:
+                    return self.lost(now)
             elif type(event) is WentAway:
-                self.link = Link.LEAVING
+                self._leave("it is stopping", now, moves=self.route.nodes.several)
             elif type(event) is Closed:
                 self.refused = event.error
                 return self.lost(now)
         self._pump(now)
-        if self.link is Link.LEAVING and not self._flying:
+        if self.link is Link.LEAVING and self._may_go(now):
             return self.lost(now)
         return self._take_finished()
+
+    def _leave(self, why: str, now: float, *, moves: bool) -> None:
+        """Ask nothing more of this node.
+
+        What it was asked is still answered: awaited for a moment when the client moves on to another node, where a
+        session makes asking again safe (without one a change would become an unknown outcome, so that is worth a longer
+        moment); without limit when there is no other.
+        """
+        if self.link is Link.LEAVING:
+            if moves:
+                self._leave_by = min(self._leave_by, now + self._grace_s)
+            return
+        self.link = Link.LEAVING
+        self.left = why
+        self._leave_by = now + self._grace_s if moves else math.inf
+
+    @property
+    def _grace_s(self) -> float:
+        return LEAVE_S if self.config.session else max(LEAVE_S, self.config.node_timeout_s)
+
+    def _may_go(self, now: float) -> bool:
+        """Whether nothing is worth waiting for any more on a connection that is being left."""
+        if not self._flying or now >= self._leave_by:
+            return True
+        # A parked poll is asked again elsewhere, and what it leased here is forgotten: no reason to wait.
+        return self._leave_by < math.inf and self.config.session and self.in_flight == 0
 
     def lost(self, now: float) -> list[Call]:
         """The connection is gone: what may be sent again will be; the rest is finished with
@@ -377,30 +441,52 @@ class Exchange:
             self._connection = None
         self.link = Link.DOWN
         self._opening = 0
-        flying = list(self._flying.values())
+        flying = [*self._flying.values(), *self._turned]
         self._flying.clear()
+        self._turned.clear()
         self._orphans.clear()
         self._parked = 0
         again = []
         for call in flying:
-            if call.parks and call.sequence is not None:
+            if call.stage is Stage.WAITING:
+                again.append(call)  # turned away
+            elif call.parks and call.sequence is not None:
                 # It may have waited for long: a lease that counts from its first sending could be over when it comes.
                 # So the old one is forgotten, with whatever it leased, and a new one asked.
                 self._forget(call.sequence, call.session, now)
                 call.sequence = None
                 call.stage = Stage.WAITING
                 self._waiting.append(call)
-            elif call.sequenced or type(call.request) not in SEQUENCED or type(call.request) is api.Poll:
+            elif repeatable(call.request, sequenced=call.sequenced):
                 call.stage = Stage.WAITING
                 again.append(call)
             else:
                 self._finish(call, error=ConnectionLost(f"the connection broke before the answer came. {LOOK_FIRST}"))
-        # Order of sequence, so that a producer's batches keep their order; before those that were never sent.
-        again.sort(key=lambda call: (call.sequence or 0, call.id))
+        # In the order of their sending, so that a producer's batches keep theirs; before those that were never sent.
+        again.sort(key=lambda call: call.id)
         self._again.extendleft(reversed(again))
         return self._take_finished()
 
     def _on_welcome(self, event: Welcomed, now: float) -> None:
+        welcome = event.welcome
+        known = self.route.nodes.cluster
+        verdict = self.route.welcomed(welcome, moves=self.config.session)
+        if verdict is Verdict.WRONG:
+            self.refused = WrongCluster(
+                f"the node at {self.route.current} belongs to cluster {welcome.cluster}, this client talks to cluster"
+                f" {known}; is the address right?",
+                expected=known,
+                found=welcome.cluster,
+            )
+            self.link = Link.DOWN
+            return
+        if verdict is Verdict.GO_ON:
+            self.refused = NotLeader(f"{welcome.node} does not lead, the node at {welcome.leader} does")
+            self.link = Link.DOWN
+            return
+        if verdict is Verdict.ANEW and self.session is not None:
+            # Numbers of sessions mean something else here.
+            self._end_session()
         if not self.config.session:
             self.link = Link.UP
         elif self.session is not None and event.welcome.session == self.session:
@@ -469,15 +555,21 @@ class Exchange:
         self._parked -= call.parks
         if type(reply) is api.Failed:
             self._on_failed(call, reply, now)
-        else:
-            self._finish(call, reply=reply)
+            return
+        if not self.route.proven and type(call.request) in SEQUENCED:
+            self.route.answered()
+        self._finish(call, reply=reply)
 
     def _on_session(self, reply: api.Reply) -> None:
         self._opening = 0
         if type(reply) is api.SessionOpened:
             self.session = reply.session
+            self.route.answered()
             self.link = Link.UP
         else:
+            if type(reply) is api.Failed and reply.code in NOT_HERE | NOT_NOW:
+                self.route.turned_away(reply.details.get("leader"))
+                self.left = "it does not lead"
             # Without its session nothing can be sent safely; the driver connects again, with back-off.
             self.refused = (
                 from_code(reply.code, reply.text, reply.details)
@@ -489,6 +581,8 @@ class Exchange:
     def _on_failed(self, call: Call, failed: api.Failed, now: float) -> None:
         error = from_code(failed.code, failed.text, failed.details)
         code = failed.code
+        if self._turns_away(call, error) and self._turn_away(call, error, now):
+            return
         if type(call.request) is api.Forget:
             self._finish(call, error=error)
             return
@@ -503,24 +597,49 @@ class Exchange:
         may_retry = error.retry and call.wanted
         if not error.definite:
             # It may have taken effect: only the session makes asking again safe.
-            may_retry = may_retry and (call.sequenced or type(call.request) not in SEQUENCED)
+            may_retry = may_retry and repeatable(call.request, sequenced=call.sequenced)
             may_retry = may_retry and (type(error) is not OutcomeUnknown or call.tries < UNKNOWN_TRIES_MAX)
         if not may_retry:
             self._finish(call, error=error)
             return
-        if code == Code.NOT_LEADER and isinstance(failed.details.get("leader"), str):
-            self.leader = failed.details["leader"]
         call.refusal = error
         call.stage = Stage.RESTING
         call.due = now + self.pause_s(call.tries, failed.details.get("retry_after_ms"))
-        if error.definite and call.sequence is not None and call.sends == 1:
-            # The session remembers the refusal under the old sequence. Of a request that was sent before,
-            # this says only that this sending was turned away: the first may have taken effect, so it keeps
-            # its sequence.
+        if error.definite:
+            self._renumber(call)
+        self._resting.append(call)
+
+    def _renumber(self, call: Call) -> None:
+        """After a definite refusal: the session remembers it under the old sequence.
+
+        Of a request that was sent before, the refusal says only that this sending was turned away: the first may have
+        taken effect, so it keeps its sequence.
+        """
+        if call.sequence is not None and call.sends == 1:
             self._open.pop(call.sequence, None)
             call.sequence = None
             call.sends = 0
-        self._resting.append(call)
+
+    def _turns_away(self, call: Call, error: WalrqError) -> bool:
+        """Whether a refusal means that another node has to be asked, and asking again is safe."""
+        if error.code in NOT_HERE:
+            return True
+        return error.code in NOT_NOW and (self.link is Link.LEAVING or self.route.nodes.several)
+
+    def _turn_away(self, call: Call, error: WalrqError, now: float) -> bool:
+        """Leave this node, and take the call along; False when the call's story ends here."""
+        self.route.turned_away(error.details.get("leader"))
+        self._leave("it does not lead" if error.code in NOT_HERE else "it is not ready", now, moves=True)
+        if not error.definite and not repeatable(call.request, sequenced=call.sequenced):
+            return False
+        if not call.wanted and type(call.request) not in (api.Forget, api.Settle):
+            return False
+        call.refusal = error
+        call.stage = Stage.WAITING
+        if error.definite and type(call.request) is not api.Forget:
+            self._renumber(call)
+        self._turned.append(call)
+        return True
 
     def pause_s(self, tries: int, retry_after_ms: object = None) -> float:
         """Back-off before try number `tries + 1`: growing, bounded, spread; at least what the server asked
@@ -552,7 +671,10 @@ class Exchange:
 
     # --- time -----------------------------------------------------------------------------------------------
     def tick(self, now: float) -> list[Call]:
-        """Send what has rested, finish what is overdue. Cheap; call it a few times a second."""
+        """Send what has rested, finish what is overdue. Cheap; call it a few times a second. When `link` is DOWN
+        afterwards, close the connection."""
+        if self.link is Link.LEAVING and self._may_go(now):
+            self._finished = self.lost(now)
         if self._resting:
             ready = [call for call in self._resting if call.due <= now]
             for call in ready:
@@ -585,12 +707,14 @@ class Exchange:
         )
 
     def _unfinished(self) -> Iterator[Call]:
-        for calls in (self._flying.values(), self._waiting, self._again, self._resting):
+        for calls in (self._flying.values(), self._waiting, self._again, self._resting, self._turned):
             yield from calls
 
     def next_due(self) -> float | None:
         """Monotonic seconds at which `tick` has something to do; None while nothing is unfinished."""
         earliest: float | None = None
+        if self.link is Link.LEAVING and self._leave_by < math.inf:
+            earliest = self._leave_by
         for call in self._unfinished():
             at = min(call.deadline, call.due) if call.stage is Stage.RESTING else call.deadline
             if earliest is None or at < earliest:
@@ -601,6 +725,25 @@ class Exchange:
     def in_flight(self) -> int:
         """Requests sent and not answered, parked polls left out."""
         return len(self._flying) - self._parked
+
+    @property
+    def patience_s(self) -> float:
+        """Seconds of silence after which the node is asked for a sign of life."""
+        config = self.config
+        if not self._flying or not self._hurries:
+            return config.keep_alive_s
+        return min(config.keep_alive_s, config.node_timeout_s * (1.0 if self.in_flight else 3.0))
+
+    @property
+    def probe_s(self) -> float:
+        """Seconds that it then has."""
+        config = self.config
+        return min(config.keep_alive_s, config.node_timeout_s) if self._hurries else 2 * config.keep_alive_s
+
+    @property
+    def _hurries(self) -> bool:
+        """Whether a silent node is left early: there is another one, and a session to go on with there."""
+        return self.config.session and self.route.nodes.several
 
     @property
     def resting(self) -> bool:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final
 
 from walrq.client.config import Endpoint
+from walrq.errors import WalrqError, WrongCluster
 
 LOGGER: Final = logging.getLogger("walrq.client")
 
@@ -68,9 +69,30 @@ class Journal:
             )
         )
 
-    def unreachable(self, endpoint: Endpoint, reason: str) -> None:
-        """An attempt to connect failed."""
-        self._lines.append(partial(LOGGER.debug, "no connection to %s: %s", endpoint, reason))
+    def left(self, endpoint: Endpoint, reason: str, now: float, *, led: bool) -> None:
+        """This side left a usable connection for another node.
+
+        Args:
+            led: it was the leader until then; else it is one more attempt of many.
+        """
+        if led:
+            self._lost_at = now
+        self._lines.append(
+            partial(
+                LOGGER.log,
+                logging.INFO if led else logging.DEBUG,
+                "left %s (%s); on to another node",
+                endpoint,
+                reason,
+                extra={"endpoint": str(endpoint)},
+            )
+        )
+
+    def unreachable(self, endpoint: Endpoint, failure: WalrqError) -> None:
+        """An attempt to connect failed. A node that belongs to another cluster is somebody's mistake, and worth a
+        warning."""
+        level = logging.WARNING if isinstance(failure, WrongCluster) else logging.DEBUG
+        self._lines.append(partial(LOGGER.log, level, "no connection to %s: %s", endpoint, failure.text))
 
     def speak(self) -> None:
         """Write what has gathered."""
@@ -86,6 +108,6 @@ def reason_of(cause: BaseException | None) -> str:
     # An asynchronous stream tells what its socket said as the cause of its own error.
     cause = cause.__cause__ or cause
     if isinstance(cause, TimeoutError):
-        return "no answer to two probes"
+        return "no answer to a probe"
     text = cause.strerror if isinstance(cause, OSError) else None
     return text or str(cause) or type(cause).__name__

@@ -20,6 +20,7 @@ from walrq.client.config import ClientConfig, Endpoint
 from walrq.client.exchange import Call
 from walrq.client.failures import unpicklable
 from walrq.client.pump import Pump
+from walrq.client.routing import Nodes
 from walrq.errors import WalrqError
 
 R = TypeVar("R")
@@ -35,7 +36,8 @@ class Pool:
     def __init__(self, endpoints: Sequence[Endpoint], config: ClientConfig) -> None:
         """Nothing is connected yet: see `open`."""
         self.config: ClientConfig = config
-        self._pumps = tuple([Pump(endpoints, config) for _ in range(config.pool)])
+        nodes = Nodes(tuple(endpoints))
+        self._pumps = tuple([Pump(nodes, config) for _ in range(config.pool)])
         self._turns = itertools.count()
         self._given = threading.local()
 
@@ -58,6 +60,11 @@ class Pool:
     def endpoint(self) -> Endpoint:
         """The node that the calling thread is connected to, or tries next."""
         return self._pump().endpoint
+
+    @property
+    def nodes(self) -> tuple[Endpoint, ...]:
+        """Every node that this client knows: those it was given, and the members of the cluster as a node told."""
+        return self._pumps[0].nodes.ring
 
     @property
     def wake_descriptor(self) -> int:
@@ -115,8 +122,8 @@ class Pool:
     def _call(self, request: api.Request) -> tuple[Call, api.Reply]:
         return self._pump().call(request)
 
-    def _ask(self, request: api.Request, kind: type[R]) -> R:
-        return self._pump().ask(request, kind)
+    def _ask(self, request: api.Request, kind: type[R], timeout_s: float | None = None) -> R:
+        return self._pump().ask(request, kind, timeout_s)
 
     def _outcomes(self, requests: Sequence[api.Request], kind: type[R]) -> list[R | WalrqError]:
         return self._pump().outcomes(requests, kind)

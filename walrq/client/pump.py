@@ -26,13 +26,14 @@ from typing import Final, NoReturn, Protocol, TypeVar
 
 from walrq import api
 from walrq.client import operations as op
-from walrq.client.addresses import explain, next_address, tune
+from walrq.client.addresses import explain, tune
 from walrq.client.config import ClientConfig, Endpoint
 from walrq.client.exchange import Call, Exchange, Link
 from walrq.client.failures import unpicklable
 from walrq.client.journal import Journal, reason_of
 from walrq.client.merging import AnyShare, Lane, Merger, Share
 from walrq.client.operations import Settlement
+from walrq.client.routing import Nodes, Route
 from walrq.errors import LocalProtocolError, RemoteProtocolError, WalrqError
 
 C = TypeVar("C")
@@ -56,9 +57,9 @@ class Holder(Protocol):
 class Pump:
     """One connection at a time below one exchange; see the module's text."""
 
-    def __init__(self, endpoints: Sequence[Endpoint], config: ClientConfig) -> None:
+    def __init__(self, endpoints: Nodes | Sequence[Endpoint], config: ClientConfig) -> None:
         """Nothing is connected yet: see `open`."""
-        self._endpoints = tuple(endpoints)
+        self._nodes = endpoints if isinstance(endpoints, Nodes) else Nodes(tuple(endpoints))
         self.config = config
         # Called around every wait with the lock held: it may raise, and must not call the client.
         self.on_turn: Callable[[], None] | None = None
@@ -73,7 +74,8 @@ class Pump:
     def _start_over(self) -> None:
         """A fresh exchange without a connection: at the beginning, and in the child after a fork."""
         self._rng = random.Random()
-        self._exchange = Exchange(self.config, self._rng)
+        self._route = Route(self._nodes, self.config, self._rng)
+        self._exchange = Exchange(self.config, self._rng, route=self._route)
         self._merger = Merger(self._exchange)
         # Not re-entrant: a consumer that the garbage collector ends must see that the lock is taken.
         self._lock = threading.Lock()
@@ -97,15 +99,16 @@ class Pump:
         self._sock: socket.socket | None = None
         self._unsent = b""
         self._watched = 0
-        self._endpoint = self._endpoints[0]
-        self._round_left = len(self._endpoints)
-        self._tries = 0
         self._connect_at = 0.0
         self._usable_by = 0.0
         self._was_usable = False
-        self._failure: WalrqError | None = None
+        # Whether the log knows that this connection can be used.
+        self._told = False
+        # Rounds through all nodes that ended without a usable connection.
+        self._rounds = 0
         self._heard_at = 0.0
-        self._probed = False
+        # While a probe is under way: when the silent connection is given up.
+        self._give_up_at: float | None = None
         self._left_over: list[Settlement] = []
 
     def _after_fork(self) -> None:
@@ -132,7 +135,12 @@ class Pump:
     @property
     def endpoint(self) -> Endpoint:
         """The node this client is connected to, or tries next."""
-        return self._endpoint
+        return self._route.current
+
+    @property
+    def nodes(self) -> Nodes:
+        """What is known of the nodes."""
+        return self._nodes
 
     @property
     def wake_descriptor(self) -> int:
@@ -147,32 +155,29 @@ class Pump:
             ServerUnreachable: nobody answered at any address.
             WalrqError: the server refused the connection, or is no walrq server.
         """
-        give_up_at = time.monotonic() + self.config.connect_wait_s
+        began = time.monotonic()
         with self._lock:
             self._pumper = threading.get_ident()
             try:
                 while not self._exchange.connected:
-                    self._failure = None
+                    rounds = self._rounds
                     self._step(LOOK_UP_S)
                     if self._is_closed():
                         raise LocalProtocolError("the client was closed while it connected")
-                    failure = self._latest_failure()
-                    if failure is not None and (not failure.retry or self._round_over()):
-                        if not failure.retry or time.monotonic() >= give_up_at:
-                            self._drop_connection()
-                            self._shut()
-                            raise failure
+                    failure = self._route.latest
+                    if (
+                        self._rounds != rounds
+                        and failure is not None
+                        and self._route.gives_up(time.monotonic() - began)
+                    ):
+                        self._drop_connection()
+                        self._shut()
+                        raise failure
             finally:
                 self._pumper = None
 
     def _is_closed(self) -> bool:
         return self._closed
-
-    def _latest_failure(self) -> WalrqError | None:
-        return self._failure
-
-    def _round_over(self) -> bool:
-        return self._round_left == len(self._endpoints)
 
     def close(self) -> None:
         """Release what consumers hold, end the session, close the connection. Calls under way end with an
@@ -241,7 +246,9 @@ class Pump:
         self._deliver(exchange.tick(now), now)
         self._merger.tick(now)
         if self._sock is not None:
-            if not self._was_usable and now >= self._usable_by:
+            if exchange.link is Link.DOWN:
+                self._lost(None)
+            elif not self._was_usable and now >= self._usable_by:
                 self._lost(TimeoutError())
             else:
                 self._probe(now)
@@ -263,6 +270,7 @@ class Pump:
             or self.on_turn is not None
             or not self._journal.silent
             or exchange.resting
+            or exchange.link is not Link.UP
         ):
             return False
         now = time.monotonic()
@@ -340,15 +348,16 @@ class Pump:
             self._lost(None)
             return
         exchange = self._exchange
-        self._heard_at, self._probed = time.monotonic(), False
+        self._heard_at, self._give_up_at = time.monotonic(), None
         self._deliver(exchange.receive(data, self._heard_at), self._heard_at)
-        if exchange.connected:
-            if not self._was_usable:
-                self._journal.usable(self._endpoint, self._heard_at)
-            self._was_usable = True
-            self._tries, self._round_left = 0, len(self._endpoints)
-        elif exchange.link is Link.DOWN:
+        if exchange.link is Link.DOWN:
             self._lost(None)
+        elif not self._told and exchange.connected:
+            self._was_usable = True
+            self._route.usable(self._heard_at)
+            if self._route.leads:
+                self._told = True
+                self._journal.usable(self.endpoint, self._heard_at)
 
     def _deliver(self, calls: Sequence[Call], now: float) -> None:
         """Finished calls that threads share are divided, and what was held back for them is made."""
@@ -388,10 +397,11 @@ class Pump:
             self._waker.send(b"!")
 
     def _connect(self) -> None:
-        endpoint = self._endpoint
+        self._route.begin(time.monotonic())
+        endpoint, patience_s = self._route.current, self._route.patience_s
         self._lock.release()
         try:
-            sock = socket.create_connection((endpoint.host, endpoint.port), self.config.connect_timeout_s)
+            sock = socket.create_connection((endpoint.host, endpoint.port), patience_s)
         except OSError as error:
             failure: OSError | None = error
         else:
@@ -414,9 +424,9 @@ class Pump:
             self._poll, self._polled = select.poll(), sock.fileno()
             self._poll.register(sock, select.POLLIN)
             self._poll.register(self._wakened, select.POLLIN)
-        self._was_usable = False
-        self._heard_at, self._probed = time.monotonic(), False
-        self._usable_by = self._heard_at + self.config.connect_timeout_s
+        self._was_usable = self._told = False
+        self._heard_at, self._give_up_at = time.monotonic(), None
+        self._usable_by = self._heard_at + patience_s
         self._exchange.connecting()
         self._flush()
 
@@ -428,25 +438,23 @@ class Pump:
         under_way = exchange.in_flight
         self._drop_connection()
         self._deliver(exchange.lost(now), now)
+        route = self._route
+        endpoint = route.current
         failure = None
-        if usable:
-            self._journal.lost(self._endpoint, reason_of(cause), under_way, now)
+        if not usable:
+            failure = explain(endpoint, cause, exchange.refused)
+            self._journal.unreachable(endpoint, failure)
+        elif exchange.left is not None:
+            self._journal.left(endpoint, exchange.left, now, led=route.leads)
         else:
-            failure = explain(self._endpoint, cause, exchange.refused)
-            self._journal.unreachable(self._endpoint, failure.text)
-        self._endpoint = next_address(self._endpoints, self._endpoint, exchange.leader)
-        if failure is not None:
-            self._failure = failure
-            if not failure.retry:
+            self._journal.lost(endpoint, reason_of(cause), under_way, now)
+        pause_s = route.next(now, failure)
+        self._connect_at = now + pause_s
+        if pause_s:
+            self._rounds += 1
+            if route.final is not None:
                 # Nothing would change by trying again: those who wait should know now.
-                self._fail_all(failure, now)
-            self._round_left -= 1
-            if self._round_left > 0:
-                self._connect_at = now
-                return
-        self._round_left = len(self._endpoints)
-        self._tries += 1
-        self._connect_at = now + exchange.pause_s(self._tries)
+                self._fail_all(route.final, now)
 
     def _drop_connection(self) -> None:
         sock, self._sock = self._sock, None
@@ -458,22 +466,23 @@ class Pump:
 
     def _probe(self, now: float) -> None:
         """Ask a silent connection whether it lives; drop it when the question stays unanswered."""
-        silence = now - self._heard_at
-        if not self._exchange.connected or silence < self.config.keep_alive_s:
+        exchange = self._exchange
+        if not exchange.connected:
             return
-        if not self._probed:
-            self._probed = True
-            self._exchange.submit(api.Ping(), now, timeout_s=self.config.keep_alive_s, wanted=False)
-        elif silence > 3 * self.config.keep_alive_s:
+        if self._give_up_at is None:
+            if now - self._heard_at >= exchange.patience_s:
+                self._give_up_at = now + exchange.probe_s
+                exchange.submit(api.Ping(), now, timeout_s=exchange.probe_s, wanted=False)
+        elif now > self._give_up_at:
             self._lost(TimeoutError())
 
     # --- calls ----------------------------------------------------------------------------------------------
-    def _submit(self, request: api.Request, *, wanted: bool = True) -> Call:
+    def _submit(self, request: api.Request, timeout_s: float | None = None) -> Call:
         if self._closed:
             raise LocalProtocolError("the client is closed")
         if self._left_over:
             self._give_left_over_back()
-        call = self._exchange.submit(request, time.monotonic(), wanted=wanted)
+        call = self._exchange.submit(request, time.monotonic(), timeout_s=timeout_s)
         try:
             self._flush()
         except BaseException:
@@ -579,13 +588,13 @@ class Pump:
             raise share.error
         return share.result
 
-    def call(self, request: api.Request) -> tuple[Call, api.Reply]:
-        """One request and its reply; raises what the server or the time-out says."""
+    def call(self, request: api.Request, timeout_s: float | None = None) -> tuple[Call, api.Reply]:
+        """One request and its reply; raises what the server or the time-out (None = the configured one) says."""
         call = None
         self._refuse_from_inside()
         with self._lock:
             try:
-                call = self._submit(request)
+                call = self._submit(request, timeout_s)
                 if not call.finished:
                     self._finish((call,))
             except BaseException:
@@ -598,9 +607,9 @@ class Pump:
         assert call.reply is not None
         return call, call.reply
 
-    def ask(self, request: api.Request, kind: type[R]) -> R:
+    def ask(self, request: api.Request, kind: type[R], timeout_s: float | None = None) -> R:
         """The reply to one request, which must be of this kind; raises as `call` does."""
-        _, reply = self.call(request)
+        _, reply = self.call(request, timeout_s)
         if not isinstance(reply, kind):
             asked = type(request).__name__
             raise RemoteProtocolError(f"the server answered {asked} with {type(reply).__name__}")
