@@ -20,7 +20,7 @@ from tests.daemon.harness import FRONTS, HeldDisk, columns, payloads, running
 from tests.daemon.process import STOP_S_MAX, BlockingClient, Daemon
 from tests.requirements import require
 from walrq import api
-from walrq.daemon import bodies, listener, pollers, supervisor, ticker
+from walrq.daemon import bodies, listener, members, pollers, supervisor
 from walrq.daemon.compactor import Compactor
 from walrq.daemon.config import Config
 from walrq.daemon.driver import Driver
@@ -31,7 +31,7 @@ from walrq.testing.disk import SimDisk
 
 PLACES = {
     "driver": (Driver, "run"),
-    "ticker": (ticker, "run"),
+    "members": (members.Members, "run"),
     "reaper": (Reaper, "run"),
     "compactor": (Compactor, "run"),
     "pollers": (pollers, "run"),

@@ -177,15 +177,6 @@ SETTINGS: Final = (
     ("--peer-tls-cert", "FILE", "Certificate for TLS between nodes, which is mutual.  [none]"),
     ("--peer-tls-key", "FILE", "Its key.  [none]"),
     ("--peer-tls-ca", "FILE", "Who signed the certificates of all nodes.  [none]"),
-    ("--peer-listen", "HOST:PORT", "For the other nodes of a cluster.  [none; with --bootstrap its address there]"),
-    ("--advertise", "HOST:PORT", "Where the other nodes reach this one.  [--peer-listen]"),
-    ("--bootstrap", "NODE=HOST:PORT,...", "All first members of a new cluster.  [none]"),
-    ("--join", "HOST:PORT,...", "Members that take this new node in.  [none]"),
-    ("--cluster-secret-file", "FILE", "The secret that all nodes of a cluster know.  [none]"),
-    ("--cluster-secret", "TEXT", "The same as text; others can see it in the list of processes.  [none]"),
-    ("--peer-tls-cert", "FILE", "This node's certificate for its peers, PEM.  [none]"),
-    ("--peer-tls-key", "FILE", "Its private key, PEM.  [none]"),
-    ("--peer-tls-ca", "FILE", "Who signs the certificates of all nodes, PEM.  [none]"),
 )
 
 

@@ -5,6 +5,16 @@
             │        └─ nothing ──────────────► parked; woken by pushes and effects, ended by its deadline
             └─ read ──────────────────────────► answered from the machine at once
 
+With peers the same request meets one of three tables of handlers, changed with the office (`_take_stand`):
+
+    alone       the only voter: as above
+    leading     as above, and reads wait until the office is confirmed (inv: AppliedBeforeAnswered)
+    following   NotLeader, with the leader's address; what concerns this node alone is answered
+
+A node that takes office follows until an entry of its own is applied: before, its machine may lack what earlier leaders
+answered. One that loses it says so at once to all who wait: what it had appended has an unknown outcome, what it had
+only gathered did not happen, and parked polls move on.
+
 Never: awaits, reads files, decides what a command does. All calls are made from one thread, between two turns
 of the event loop, so nothing here can interleave.
 """
@@ -28,6 +38,7 @@ from walrq.errors import (
     Draining,
     InvalidArgument,
     MessageTooLarge,
+    NotLeader,
     NotReady,
     ReceiptInvalid,
     WalrqError,
@@ -46,6 +57,19 @@ log = logging.getLogger("walrq.broker")
 
 _UINT32: Final = struct.Struct("<I")
 _PONG: Final = api.Pong()
+_LOST: Final = api.Failed(
+    int(Code.LEADERSHIP_LOST), "leadership moved while the request was on its way; it may have happened"
+)
+
+
+def _nowhere(node: str) -> str | None:
+    return None
+
+
+# Reads that see everything acknowledged before they were asked (a redrive when it is a dry run).
+_READS: Final = frozenset({api.Peek, api.ShowQueue, api.ListQueues, api.ListDead, api.Redrive})
+# Concerns the asked node alone.
+_ANSWERED_ANYWHERE: Final = frozenset({api.Ping, api.Stats})
 
 
 @attrs.define
@@ -69,10 +93,11 @@ class Broker:
         clock: Clock,
         *,
         wake: Callable[[], None],
+        nudge: Callable[[], None] = lambda: None,
         auto_create: bool = True,
         node_stats: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        """`wake` tells the driver that there is something to write."""
+        """`wake` tells the driver that there is something to write, `nudge` that there may be something to send."""
         self.replica = replica
         self.machine = replica.machine
         self.clock = clock
@@ -87,8 +112,13 @@ class Broker:
         self.in_flight = 0
         self.bytes_in_flight = 0
         self.on_flush: list[Callable[[], None]] = []
+        # Told when another configuration is in effect.
+        self.on_members: list[Callable[[], None]] = []
         self._on_closed: list[Callable[[Port], None]] = []
+        # Requests that others than the broker answer (`serve`).
+        self._elsewhere: set[type] = set()
         self._wake = wake
+        self._nudge = nudge
         # Both clocks as read in this turn, when somebody needed them; -1 = not yet.
         self._now_ms = -1
         self._lease_ms = 0
@@ -98,17 +128,131 @@ class Broker:
         self._look_up: LookUp = from_cache(replica)
         self._on_idle: Callable[[], None] | None = None
         # Bound once: made for every request otherwise.
-        self._handlers = {kind: handler.__get__(self) for kind, handler in _HANDLERS.items()}
-        self._handlers[api.Poll] = self.polls.submit
+        self._all_handlers = {kind: handler.__get__(self) for kind, handler in _HANDLERS.items()}
+        self._all_handlers[api.Poll] = self.polls.submit
+        # Those of the stand this node takes; see the module.
+        self._handlers = self._all_handlers
+        # Where clients reach a node, as far as this one knows.
+        self.endpoint_of: Callable[[str], str | None] = _nowhere
+        # The term of the office this node holds, 0 = none; and whether it serves already.
+        self._office = replica.term if replica.is_leader else 0
+        self._serving = replica.is_leader
+        # Reads that wait for the confirmation of the office; the read of number `_office_read` is that of a new leader.
+        self._reads: dict[int, tuple[Call, Any]] = {}
+        self._read_number = 0
+        self._office_read = 0
         self._finish_plain: Callable[[Any, Any], None] = self.answer  # what is no Lease is never Granted
         self._finish_pushed = self._pushed
         self._finish_merged = self._merged
         self._propose = replica.propose
+        self.take_stand()
 
     def serve(self, handlers: Mapping[type, Callable[[Call, Any], None]], on_closed: Callable[[Port], None]) -> None:
-        """Let somebody else answer requests of these types, through `answer`; `on_closed`: a connection has ended."""
-        self._handlers.update(handlers)
+        """Let somebody else answer requests of these types, through `answer`; `on_closed`: a connection has ended.
+
+        They are asked whatever stand this node takes.
+        """
+        self._all_handlers.update(handlers)
+        self._elsewhere |= handlers.keys()
         self._on_closed.append(on_closed)
+        self.take_stand()
+
+    # --- the stand this node takes ------------------------------------------------------------------------
+    def take_stand(self) -> None:
+        """Let the office and the configuration of now decide how requests are met; called when either changed."""
+        handlers = self._all_handlers
+        if not self._serving:
+            here = _ANSWERED_ANYWHERE | self._elsewhere
+            self._handlers = {kind: each if kind in here else self._redirect for kind, each in handlers.items()}
+        elif self._is_alone:
+            self._handlers = handlers
+        else:
+            self._handlers = {kind: self._confirm_first if kind in _READS else each for kind, each in handlers.items()}
+
+    @property
+    def _is_alone(self) -> bool:
+        voters = self.replica.configuration.voters
+        return len(voters) == 1 and self.replica.config.node_id in voters
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether requests are answered here, and not by another node."""
+        return self._serving
+
+    def _redirect(self, call: Call, request: Any) -> None:
+        raise self.not_leader()
+
+    def not_leader(self) -> NotLeader:
+        """Where the caller is to go instead, as far as this node knows."""
+        leader = self.replica.leader
+        if leader is None or leader == self.replica.config.node_id:
+            return NotLeader("this node does not lead, and knows of no leader yet", leader=None, leader_node=None)
+        return NotLeader(f"node {leader!r} leads", leader=self.endpoint_of(leader), leader_node=leader)
+
+    def _confirm_first(self, call: Call, request: Any) -> None:
+        """A read: answered once it is certain that nobody else had taken office when it came."""
+        if type(request) is api.Redrive and not request.dry_run:
+            self._redrive(call, request)
+            return
+        self._read_number = number = self._read_number + 1
+        self.replica.read(number)
+        self._reads[number] = (call, request)
+        self._nudge()
+
+    def _read_decided(self, number: int, confirmed: bool) -> None:
+        if number == self._office_read:
+            self._office_read = 0
+            if confirmed and self._office:
+                self._serving = True
+                self.machine = self.replica.machine
+                self.take_stand()
+                log.info("leading term=%d", self._office)
+            elif self._office:
+                self._ask_for_office()
+            return
+        waiting = self._reads.pop(number, None)
+        if waiting is None:
+            return
+        call, request = waiting
+        if not confirmed:
+            self.answer(call, to_failed(self.not_leader()))
+            return
+        self._answer_read(call, request)
+
+    def _answer_read(self, call: Call, request: Any) -> None:
+        try:
+            self._all_handlers[type(request)](call, request)
+        except WalrqError as error:
+            self.counters.refused += 1
+            self.answer(call, to_failed(error))
+        except Exception as error:
+            log.exception("request_failed %s: %s", type(request).__name__, error)
+            self.answer(call, api.Failed(int(Code.INTERNAL), f"the node failed at this request: {error}"))
+
+    def _ask_for_office(self) -> None:
+        """A new leader serves once this read is confirmed: an entry of its own is applied then."""
+        self._read_number += 1
+        self._office_read = self._read_number
+        self.replica.read(self._office_read)
+        self._nudge()
+
+    def _office_changed(self) -> None:
+        replica = self.replica
+        office = replica.term if replica.is_leader else 0
+        self.machine = replica.machine
+        if office != self._office:
+            had, self._office = self._office, office
+            self._serving = False
+            self._office_read = 0
+            self.take_stand()
+            if had:
+                self.polls.end_all(to_failed(self.not_leader()))
+                log.info("office_lost node=%s term=%d leader=%s", replica.config.node_id, replica.term, replica.leader)
+            if office:
+                log.info("office_taken node=%s term=%d", replica.config.node_id, office)
+                self._ask_for_office()
+        elif not office and replica.leader is not None:
+            log.info("following node=%s term=%d leader=%s", replica.config.node_id, replica.term, replica.leader)
 
     # --- requests -----------------------------------------------------------------------------------------
     def begin_turn(self) -> None:
@@ -159,6 +303,8 @@ class Broker:
             self._handlers[kind](call, request)
         except WalrqError as error:
             self.counters.refused += 1
+            if error.code is Code.NOT_LEADER:
+                error = self.not_leader()
             self.answer(call, to_failed(error))
         except Exception as error:
             # A mistake of ours costs one request; if it was proposed already its result will answer it.
@@ -244,7 +390,7 @@ class Broker:
         """Propose what nobody waits for. A node that lost its office need not: the leases end by
         themselves.
         """
-        if self.replica.is_leader:
+        if self.replica.accepts:
             self._propose(commands.Tagged(command))
             self._wake()
 
@@ -433,7 +579,43 @@ class Broker:
             call = pending.pop(ticket, None)
             if call is not None:
                 call.finish(call, result)
+        if (
+            done.office_changed
+            or done.reads
+            or done.lost
+            or done.refused
+            or done.members_changed
+            or done.installed
+            or done.findings
+        ):
+            self._resolve_rest(done)
         self.polls.affected(done.effects)
+
+    def _resolve_rest(self, done: Done) -> None:
+        """What only happens with peers: offices and memberships change, reads are confirmed."""
+        pending = self._pending
+        for finding in done.findings:
+            log.critical("finding %s", finding)
+        for ticket in done.lost:
+            call = pending.pop(ticket, None)
+            if call is not None:
+                call.finish(call, _LOST)
+        if done.installed:
+            self.machine = self.replica.machine
+        if done.office_changed:
+            self._office_changed()
+        if done.members_changed:
+            self.take_stand()
+            for each in self.on_members:
+                each()
+        if done.refused:
+            refused = to_failed(self.not_leader())
+            for ticket in done.refused:
+                call = pending.pop(ticket, None)
+                if call is not None:
+                    call.finish(call, refused)
+        for number, confirmed in done.reads:
+            self._read_decided(number, bool(confirmed))
 
     def flush(self) -> None:
         """Let the fronts send what has gathered."""
@@ -462,7 +644,7 @@ class Broker:
     def keep_sessions(self) -> None:
         """Let the idle time of sessions with a living connection start anew."""
         sessions = self.sessions()
-        if sessions and self.replica.is_leader:
+        if sessions and self.replica.accepts:
             self._propose(commands.Tagged(commands.KeepSessions(sessions)))
             self._wake()
 

@@ -11,6 +11,11 @@ A turn costs no task switch where it can be helped: who has read all that was re
 a persist is handled where the event loop learns of it. The task looks after what is left: proposals made by others,
 the settling, failures.
 
+With peers (`attach`) there are more occasions, and each ends in `pump`: a message came, a tick passed, a background
+job has ended. What may leave is sent as soon as a batch is taken, before the disk has it, so that a leader's sync and
+its followers' overlap; what depends on the disk does not come out of the replica before `complete`. A node without
+peers takes none of these ways.
+
 A failed write or sync is final: the exception leaves the task and ends the process.
 """
 
@@ -19,6 +24,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 import outcome
 import trio
@@ -27,10 +33,19 @@ from walrq.daemon.broker import Broker
 from walrq.daemon.clock import Clock
 from walrq.daemon.persister import Persister
 from walrq.limits import SLOT_SETTLE_MS
+from walrq.raft.messages import Message
 from walrq.replica import Batch, Replica
 from walrq.storage.storage import Storage
 
 log = logging.getLogger("walrq.driver")
+
+
+class Job(Protocol):
+    """A background job of the replica."""
+
+    def run(self) -> None:
+        """Do it. Blocking; any thread."""
+        ...
 
 
 class Driver:
@@ -54,16 +69,110 @@ class Driver:
         self._failed: outcome.Error | None = None
         # Somebody gathers proposals and will call `go`: no need to wake anybody.
         self._held = False
+        self._nudged = False
         self._stirred = trio.Event()
         # The task waits for more than the settling: a turn that it did not begin has to wake it.
         self._asleep = False
+        # With peers: how messages leave.
+        self._send: Callable[[list[Message]], None] | None = None
+        self._change: trio.Event | None = None
+        # Whether proposals were taken when last looked.
+        self._accepted = False
+        # A background job of the replica that waits for its thread, or runs.
+        self._job: Job | None = None
+        self._job_there = trio.Event()
+        # Held by whoever works on the storage in a thread beside the persists: background jobs, settling, syncing.
+        self.aside = trio.Lock()
         self.persister = Persister()
         self.on_turn: list[Callable[[], None]] = []
         self.turns = 0
 
+    # --- peers ----------------------------------------------------------------------------------------------
+    def attach(self, broker: Broker, send: Callable[[list[Message]], None]) -> None:
+        """Send through `send` from now on."""
+        self._broker = broker
+        self._send = send
+
+    def receive(self, message: Message) -> None:
+        """A peer's message.
+
+        Raises:
+            RemoteProtocolError: it contradicts what no correct peer contradicts.
+        """
+        try:
+            self._replica.receive(message, self._clock.read())
+        finally:
+            self.pump()
+
+    def tick(self) -> None:
+        """A tick passed."""
+        self._replica.tick(self._clock.read())
+        self.pump()
+
+    def pump(self) -> None:
+        """Answer what is decided, write what must be written unless a write is under way, send what may leave."""
+        broker = self._broker
+        if broker is None:
+            return
+        applied = self._replica.applied_index
+        broker.resolve(self._replica.advance())
+        broker.flush()
+        if not (self._writing or self._held) and self._replica.has_work:
+            self.go()
+        self._send_out()
+        accepts = self._replica.accepts
+        if self._replica.applied_index != applied or accepts != self._accepted:
+            self._accepted = accepts
+            self._tell()
+
+    async def wait_change(self) -> None:
+        """With peers: return when something may have changed, whatever it is."""
+        if self._change is None:
+            self._change = trio.Event()
+        await self._change.wait()
+
+    def _send_out(self) -> None:
+        """With peers: what may leave leaves, and a background job finds its thread."""
+        send = self._send
+        if send is None:
+            return
+        if self._change is not None:
+            self._change.set()
+            self._change = None
+        replica = self._replica
+        messages = replica.take_messages(self._clock.read())
+        if messages:
+            send(messages)
+        if self._job is None:
+            self._job = replica.background()
+            if self._job is not None:
+                self._job_there.set()
+
+    async def run_background(self) -> None:
+        """Run the replica's background jobs, one after another, each in a thread."""
+        while True:
+            await self._job_there.wait()
+            self._job_there = trio.Event()
+            job = self._job
+            assert job is not None
+            async with self.aside:
+                await trio.to_thread.run_sync(job.run)
+            self._job = None
+            broker = self._broker
+            assert broker is not None
+            broker.resolve(self._replica.background_done(job))
+            self.pump()
+
+    # --- turns ----------------------------------------------------------------------------------------------
     def wake(self) -> None:
         """There is something to write."""
         if not (self._writing or self._held):
+            self._stirred.set()
+
+    def nudge(self) -> None:
+        """There may be something to send, or to answer."""
+        self._nudged = True
+        if not self._held:
             self._stirred.set()
 
     def hold(self) -> None:
@@ -73,6 +182,9 @@ class Driver:
     def go(self) -> None:
         """Begin a turn, unless one is under way or there is nothing to write."""
         self._held = False
+        if self._nudged:
+            self._nudged = False
+            self.pump()
         if not self._writing and self._replica.has_work:
             if self._broker is None or not self.persister.running:
                 self._stirred.set()
@@ -97,6 +209,9 @@ class Driver:
         """Begin what nobody else has begun; settle a log that has become idle; raise what went wrong."""
         if self._failed is not None:
             self._failed.unwrap()
+        if self._nudged:
+            self._nudged = False
+            self.pump()
         if self._replica.has_work and not self._writing:
             if self._inline:
                 # Whoever is ready may add to this entry first; without it a lone writer starves the readers.
@@ -111,7 +226,8 @@ class Driver:
                 await self._stirred.wait()
             if self._stirred.is_set() or self._writing or self.turns != turns:
                 return
-            await self.persister.call(self._storage.settle)
+            async with self.aside:
+                await self.persister.call(self._storage.settle)
         if self.turns == turns and not self._writing:
             self._asleep = True
             await self._stirred.wait()
@@ -132,6 +248,7 @@ class Driver:
         if batch is None:
             return False
         self._writing = True
+        self._send_out()
         await self.persister.call(self._replica.persist, batch)
         self._conclude(broker, batch)
         return True
@@ -142,6 +259,8 @@ class Driver:
         if batch is None:
             return
         self._writing = True
+        if self._send is not None:
+            self._send_out()
         if self._inline and not self.persister.busy:
             self._written(broker, batch, outcome.capture(replica.persist, batch))
         else:
@@ -171,6 +290,8 @@ class Driver:
         broker.resolve(self._replica.complete(batch))
         broker.flush()
         self._writing = False
+        if self._send is not None:
+            self._send_out()
         self._tell()
 
     def _tell(self) -> None:
@@ -185,7 +306,8 @@ class Driver:
             if self.turns == synced:
                 await self._wait_for_turn()
             synced = self.turns
-            await self.persister.call(self._storage.sync)
+            async with self.aside:
+                await self.persister.call(self._storage.sync)
 
     async def wait_written(self) -> None:
         """Return when nothing waits to be written, nor is being written."""

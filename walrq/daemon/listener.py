@@ -36,8 +36,8 @@ _THEIR_TROUBLE: Final = frozenset(
 )
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A TCP socket that has its address and does not listen yet; port 0 picks a free one.
+def bind(host: str, port: int, *, flag: str = "--listen") -> socket.socket:
+    """A TCP socket that has its address and does not listen yet; port 0 picks a free one. `flag` names it in errors.
 
     Raises:
         AddressInUse: the address is taken, or not ours.
@@ -48,7 +48,7 @@ def bind(host: str, port: int) -> socket.socket:
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
         )
     except socket.gaierror as error:
-        raise ConfigError(f"the host in --listen, {host!r}, is not known: {error.strerror}") from None
+        raise ConfigError(f"the host in {flag}, {host!r}, is not known: {error.strerror}") from None
     family, kind, protocol, _, address = found[0]
     sock = socket.socket(family, kind, protocol)
     try:
@@ -59,7 +59,7 @@ def bind(host: str, port: int) -> socket.socket:
         sock.setblocking(False)
     except OSError as error:
         sock.close()
-        raise _in_use(_join(host, port), error) from None
+        raise _in_use(_join(host, port), error, flag) from None
     return sock
 
 
@@ -75,8 +75,8 @@ def listen(sock: socket.socket) -> None:
         raise _in_use(address_of(sock), error) from None
 
 
-def _in_use(address: str, error: OSError) -> AddressInUse:
-    return AddressInUse(f"cannot listen on {address}: {error.strerror}; --listen HOST:PORT names another address")
+def _in_use(address: str, error: OSError, flag: str = "--listen") -> AddressInUse:
+    return AddressInUse(f"cannot listen on {address}: {error.strerror}; {flag} HOST:PORT names another address")
 
 
 def address_of(sock: socket.socket) -> str:

@@ -389,6 +389,12 @@ class Pollers:
         parked = dict.fromkeys(call for lane in self._lanes.values() for call in lane.waiters)
         self.expire(parked)
 
+    def end_all(self, reply: api.Failed) -> None:
+        """Answer every parked poll so: another node serves them now."""
+        for call in dict.fromkeys(call for lane in self._lanes.values() for call in lane.waiters):
+            self._unpark(call)
+            self._end_poll(call, reply)
+
     # --- effects --------------------------------------------------------------------------------------------
     def affected(self, effects: Effects) -> None:
         """After the results of an entry: end the polls of deleted queues, serve where something changed."""

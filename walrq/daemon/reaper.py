@@ -2,7 +2,8 @@
 
 Every entry's stamp expires what is due, so under load there is nothing to do here. On an idle node the reaper
 sleeps until the replica's next deadline; a turn that brings an earlier one wakes it. Never busy: after a
-proposal it waits for the entry to be applied before it looks again.
+proposal it waits for the entry to be applied, or for the office to end, before it looks again. A node that does not
+lead has no deadlines.
 
 It also lets the sessions of living connections start their idle time anew, every ten minutes.
 """
@@ -35,12 +36,14 @@ class Reaper:
         self._wake = trio.Event()
         # When the task will look again by itself (monotonic ms); None = it is awake or waits for a turn.
         self._sleeping_until: float | None = None
-        self._waiting_for_turn = False
+        # The end of the log when an entry was proposed: it is applied once something behind that is.
+        self._waiting_beyond: int | None = None
         driver.on_turn.append(self._on_turn)
 
     def _on_turn(self) -> None:
-        if self._waiting_for_turn:
-            self._wake.set()
+        if self._waiting_beyond is not None:
+            if self._replica.applied_index > self._waiting_beyond or not self._replica.accepts:
+                self._wake.set()
         elif self._sleeping_until is not None:
             deadline_ms = self._replica.next_deadline(self._clock.read())
             if deadline_ms is not None and deadline_ms < self._sleeping_until:
@@ -53,13 +56,16 @@ class Reaper:
             reading = self._clock.read()
             deadline_ms = self._replica.next_deadline(reading)
             self._wake = trio.Event()
-            if deadline_ms is not None and deadline_ms <= reading.monotonic_ms:
+            if deadline_ms is not None and deadline_ms <= reading.monotonic_ms and self._replica.accepts:
+                self._waiting_beyond = self._replica.last_index
                 self._replica.propose_expiry()
                 self._driver.wake()
-                self._waiting_for_turn = True
                 await self._wake.wait()
-                self._waiting_for_turn = False
+                self._waiting_beyond = None
                 continue
+            if deadline_ms is not None and not self._replica.accepts:
+                # It is handing over, or has just begun to lead: a turn will tell.
+                deadline_ms = None
             self._sleeping_until = math.inf if deadline_ms is None else deadline_ms
             with trio.move_on_at(math.inf if deadline_ms is None else self._clock.deadline(deadline_ms)):
                 await self._wake.wait()

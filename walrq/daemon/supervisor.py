@@ -1,6 +1,6 @@
 """The nursery tree of one node, its start and its end.
 
-    core          driver, ticker, reaper, compactor, pollers, cold replies: any exception ends the process
+    core          driver, peers, members, reaper, compactor, pollers, cold replies: any exception ends the process
     └ connections   the front (reactor or streams): an error in one connection ends that connection
       └ accepting     listeners: left first when the node stops
 
@@ -10,13 +10,14 @@
     70  a mistake of walrq's own        74  storage failed or is damaged      75  the data directory is in use
     78  a setting or a listening address is wrong (the statuses of `errors.ERRORS`)
 
-Stopping (SIGTERM, SIGINT) leaves the nurseries inside-out. A second signal exits at once, with 128 + its
-number: as safe as a crash, which is to say safe. SIGHUP reads the settings file again; only when it comes
-because the terminal is gone does it stop the node.
+Stopping (SIGTERM, SIGINT) leaves the nurseries inside-out; a node that leads others hands over first. A second signal
+exits at once, with 128 + its number: as safe as a crash, which is to say safe. SIGHUP reads the settings file again;
+only when it comes because the terminal is gone does it stop the node.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import ipaddress
 import json
@@ -35,18 +36,20 @@ import attrs
 import trio
 
 from walrq import __version__, api, limits, logs
-from walrq.daemon import listener, pollers, ticker
+from walrq.daemon import listener, peers, pollers
 from walrq.daemon.backup import Backups
 from walrq.daemon.broker import Broker
 from walrq.daemon.clock import Clock
 from walrq.daemon.compactor import Compactor
-from walrq.daemon.config import RELOADABLE, Config
+from walrq.daemon.config import RELOADABLE, Config, format_address, parse_address
 from walrq.daemon.driver import Driver
+from walrq.daemon.members import Members
+from walrq.daemon.peers import Peers
 from walrq.daemon.reactor import AVAILABLE as EPOLL_AVAILABLE
 from walrq.daemon.reactor import Reactor
 from walrq.daemon.reaper import Reaper, keep_sessions
 from walrq.daemon.stream_front import StreamFront
-from walrq.errors import ERRORS, Code, ConfigError, DataDirLocked, WalrqError
+from walrq.errors import ERRORS, Code, ConfigError, DataDirLocked, Draining, WalrqError
 from walrq.protocol.handshake import Hello, Shards, Welcome
 from walrq.replica import Replica, ReplicaConfig
 from walrq.storage.config import StorageConfig
@@ -73,6 +76,8 @@ _LAST_SEND_S: Final = 1.0
 # Requests that crossed our GoAway on their way still get their definite refusal: what a client sent before it
 # read that word arrives within a round trip.
 _QUIET_MS: Final = 100
+# A leader that stops waits so long for another one to take office: many times what that takes, and then it goes.
+_HAND_OVER_S: Final = 2.0
 # A tool that signals the process and then its group (timeout, some init systems) means one stop, not two.
 _SAME_SIGNAL_MS: Final = 100
 
@@ -162,18 +167,29 @@ class Node:
     reaper: Reaper
     compactor: Compactor
     backups: Backups
+    members: Members
+    peers: Peers | None
 
     def welcome(self, hello: Hello) -> Welcome | api.Failed:
         """Judge a client's Hello. A session is taken as it is: a request of an ended one is answered
         *unknown*.
         """
+        nodes: tuple[api.NodeAt, ...] = ()
+        leader: str | None = None
+        if self.peers is not None:
+            nodes = self.peers.nodes()
+            leader = (
+                self.broker.not_leader().details["leader"] if not self.broker.is_serving else self.peers.own_endpoint
+            )
         return Welcome(
             node=self.node_id,
-            cluster=self.replica.machine.cluster,
+            cluster=self.replica.cluster_id,
             shards=(Shards(0, limits.SHARDS - 1, None),),
             limits=_PUBLISHED,
             session=hello.session,
             server_ms=self.clock.read().wall_ms,
+            nodes=nodes,
+            leader=leader,
         )
 
 
@@ -188,11 +204,25 @@ _PUBLISHED: Final = {
 }
 
 
-async def open_node(config: Config, *, disk: Disk | None = None, clock: Clock | None = None) -> Node:
+async def open_node(
+    config: Config,
+    *,
+    disk: Disk | None = None,
+    clock: Clock | None = None,
+    setting: peers.Setting | None = None,
+    stop: trio.Event | None = None,
+) -> Node:
     """Lock and recover the data directory; a node that is ready to be run.
+
+    Args:
+        setting: how it talks to its peers; None for a node that has none, or does not want to hear of them.
+        stop: ends the waiting for a cluster to take it in.
 
     Raises:
         DataDirLocked, DataDirInvalid, StorageError, DiskFull: see `Storage.open`.
+        ConfigError: the directory belongs to another cluster than `config` says.
+        Draining: told to stop while it waited.
+        WalrqError: a cluster that this node was to join refuses it.
     """
     disk = disk or RealDisk()
     clock = clock or Clock()
@@ -200,56 +230,96 @@ async def open_node(config: Config, *, disk: Disk | None = None, clock: Clock | 
     storage_config = StorageConfig(
         data_dir=config.data_dir, fsync=config.fsync, segment_bytes=config.max_wal_segment_size
     )
-
-    def open_blocking() -> tuple[Storage, str, Replica]:
-        storage = Storage.open(disk, storage_config)
-        try:
-            node_id = _node_id(storage, config)
-            replica = Replica.open(
-                storage,
-                ReplicaConfig(
-                    node_id=node_id,
-                    # Both are kept by the first start only.
-                    cluster_id=secrets.token_hex(8),
-                    secret=secrets.token_bytes(16),
-                    disk_uuid=storage.disk_uuid,
-                    snapshot_log_bytes=config.snapshot_log_bytes,
-                    snapshot_commands=config.snapshot_commands,
-                    body_cache_bytes=config.body_cache_bytes,
-                ),
-                reading,
-            )
-        except BaseException:
-            storage.close(clean=False)
-            raise
-        return storage, node_id, replica
-
     try:
-        storage, node_id, replica = await trio.to_thread.run_sync(open_blocking)
+        storage = await trio.to_thread.run_sync(Storage.open, disk, storage_config)
     except DataDirLocked as error:
         holder = lock_holder(f"{config.data_dir}/{LOCK_NAME}")
         if holder is not None:
             error.text += f", {holder}"
         raise
+    try:
+        node_id = _node_id(storage, config)
+        cluster_id = await _find_cluster(config, storage, node_id, setting, stop)
+        # Both are kept by the first start only.
+        replica_config = ReplicaConfig(
+            node_id=node_id,
+            cluster_id=cluster_id,
+            secret=secrets.token_bytes(16),
+            disk_uuid=storage.disk_uuid,
+            configuration=peers.first_configuration(config),
+            address=setting.address if setting is not None else "",
+            timing=peers.TIMING,
+            draw=secrets.randbelow,
+            snapshot_log_bytes=config.snapshot_log_bytes,
+            snapshot_commands=config.snapshot_commands,
+            body_cache_bytes=config.body_cache_bytes,
+        )
+        reading = clock.read()
+        replica = await trio.to_thread.run_sync(Replica.open, storage, replica_config, reading)
+    except BaseException:
+        storage.close(clean=False)
+        raise
     for finding in storage.findings:
         log.warning("storage_finding %s", finding)
+    return _wire(config, storage, replica, clock, setting)
+
+
+async def _find_cluster(
+    config: Config, storage: Storage, node_id: str, setting: peers.Setting | None, stop: trio.Event | None
+) -> str:
+    """The id of the cluster that this start is for; raises as `open_node`."""
+    known = storage.hard_state
+    if known is not None:
+        peers.check_cluster(config, known.cluster_id)
+        return known.cluster_id
+    if config.bootstrap:
+        return peers.cluster_id_of(config.bootstrap)
+    if config.join and setting is not None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_at, stop or trio.Event(), nursery.cancel_scope)
+            admission = await peers.ask_to_join(config, setting, node_id, storage.disk_uuid)
+            nursery.cancel_scope.cancel()
+            return admission.cluster
+        raise Draining("told to stop before a cluster took this node in")
+    return secrets.token_hex(8)
+
+
+async def _cancel_at(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
+
+
+def _wire(config: Config, storage: Storage, replica: Replica, clock: Clock, setting: peers.Setting | None) -> Node:
+    """The parts of a node around its replica."""
+    node_id = replica.config.node_id
+    started_ms = clock.monotonic_ms()
     driver = Driver(replica, storage, clock, inline=config.fsync != "always", settles=config.fsync != "never")
-    broker = Broker(
-        replica,
-        clock,
-        wake=driver.wake,
-        auto_create=config.auto_create,
-        node_stats=lambda: {
+
+    def node_stats() -> dict[str, Any]:
+        return {
             "node": node_id,
             "version": __version__,
-            "uptime_ms": clock.monotonic_ms() - reading.monotonic_ms,
+            "uptime_ms": clock.monotonic_ms() - started_ms,
             "wall_ms": clock.read().wall_ms,
             "turns": driver.turns,
             "fsync": config.text("fsync"),
             "disk_bytes": storage.bytes_in_use,
             "queues": len(replica.machine.queues),
-        },
+            "cluster": replica.cluster_id,
+            "leader": replica.leader,
+            "role": replica.role.value,
+            "peers": links.stats() if links is not None else {},
+        }
+
+    broker = Broker(
+        replica,
+        clock,
+        wake=driver.wake,
+        nudge=driver.nudge,
+        auto_create=config.auto_create,
+        node_stats=node_stats,
     )
+    links = None if setting is None else Peers(setting, replica, driver, broker)
     compactor = Compactor(replica, storage, driver, broker)
     return Node(
         config=config,
@@ -262,6 +332,8 @@ async def open_node(config: Config, *, disk: Disk | None = None, clock: Clock | 
         reaper=Reaper(replica, driver, clock),
         compactor=compactor,
         backups=Backups(replica, storage, compactor, broker, clock),
+        members=Members(replica, driver, broker, links),
+        peers=links,
     )
 
 
@@ -296,13 +368,25 @@ async def run(config: Config, *, greet: Greet | None = None) -> None:
 
 
 async def _live(config: Config, clock: Clock, wishes: Wishes, greet: Greet | None) -> None:
-    # Before the directory is made: an address that cannot be had leaves nothing behind. Nobody is refused or
-    # kept waiting meanwhile, because it listens only once the node is ready.
-    sock = listener.bind(*config.listen)
-    try:
-        node = await open_node(config, clock=clock)
+    disk = RealDisk()
+    kept = await trio.to_thread.run_sync(peers.read_kept, disk, config.data_dir)
+    config = config.with_kept(kept, f"{config.data_dir}/{peers.PEERS}")
+    async with contextlib.AsyncExitStack() as stack:
+        # Before the directory is made: an address that cannot be had leaves nothing behind. Nobody is refused or
+        # kept waiting meanwhile, because it listens only once the node is ready.
+        sock = stack.enter_context(contextlib.closing(listener.bind(*config.listen)))
+        setting = None
+        if config.has_peers:
+            setting, config = await _prepare_peers(config, listener.address_of(sock), stack)
+        try:
+            node = await open_node(config, disk=disk, clock=clock, setting=setting, stop=wishes.stop)
+        except Draining as error:
+            log.info("stopped_early %s", error.text)
+            return
         clean = False
         try:
+            if setting is not None or kept:
+                await trio.to_thread.run_sync(peers.keep, disk, config, kept)
             if not wishes.stop.is_set():
                 await _serve_node(node, sock, wishes, greet)
             clean = True
@@ -310,8 +394,30 @@ async def _live(config: Config, clock: Clock, wishes: Wishes, greet: Greet | Non
             # Also while an error is on its way out: the lock is released, the stop is not marked clean.
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(_close, node.replica, clean)
-    finally:
-        sock.close()
+
+
+async def _prepare_peers(config: Config, door: str, stack: contextlib.AsyncExitStack) -> tuple[peers.Setting, Config]:
+    """Bind the address for peers and read the secret; and the settings with what became clear by that.
+
+    Raises:
+        AddressInUse, ConfigError.
+    """
+    wanted = config.peer_listen
+    if wanted is None:
+        if not config.bootstrap or config.node_id is None:
+            raise ConfigError(
+                "join needs peer_listen (--peer-listen HOST:PORT), where the other nodes reach this one",
+                setting="peer_listen",
+            )
+        wanted = parse_address(dict(config.bootstrap)[config.node_id])
+    secret = await trio.to_thread.run_sync(config.secret)
+    tls = await trio.to_thread.run_sync(peers.load_tls, config)
+    sock = stack.enter_context(contextlib.closing(listener.bind(*wanted, flag="--peer-listen")))
+    bound = listener.address_of(sock)
+    address = peers.reach(config, bound)
+    endpoints = {"cbor": peers.endpoint_for_clients(door, address)}
+    setting = peers.Setting(sock, address, endpoints, secret, tls)
+    return setting, attrs.evolve(config, peer_listen=parse_address(bound), advertise=address)
 
 
 def _close(replica: Replica, clean: bool) -> None:
@@ -346,7 +452,10 @@ async def _serve_node(node: Node, sock: socket.socket, wishes: Wishes, greet: Gr
                     if greet is not None or not sys.stderr.isatty():
                         _log_ready(node, address)
                     _warn_of_open_door(sock, address)
-                    line = {"event": "ready", "node": node.node_id, "endpoints": {"cbor": address}}
+                    endpoints = {"cbor": address}
+                    if node.config.peer_listen is not None:
+                        endpoints["peer"] = format_address(*node.config.peer_listen)
+                    line = {"event": "ready", "node": node.node_id, "endpoints": endpoints}
                     if greet is not None:
                         accepting.start_soon(greet, line)
                     else:
@@ -354,6 +463,7 @@ async def _serve_node(node: Node, sock: socket.socket, wishes: Wishes, greet: Gr
                         _banner(node, address)
                     await wishes.stop.wait()
                     log.info("stopping drain_timeout=%g", node.config.drain_timeout)
+                    await _hand_over(node)
                     accepting.cancel_scope.cancel()
                 await drain(node, front)
                 connections.cancel_scope.cancel()
@@ -366,11 +476,21 @@ async def _serve_node(node: Node, sock: socket.socket, wishes: Wishes, greet: Gr
     await node.compactor.snapshot()
 
 
+async def _hand_over(node: Node) -> None:
+    """Let another node lead before this one leaves: nobody has to wait for an election."""
+    if node.peers is None or node.replica.successor is None:
+        return
+    try:
+        await node.members.hand_over(None, _HAND_OVER_S)
+    except WalrqError as error:
+        log.warning("not_handed_over %s", error.text)
+
+
 def start_core(core: trio.Nursery, node: Node) -> None:
     """Start the tasks without which nothing is answered; an exception in any of them leaves `core`."""
     core.start_soon(node.driver.persister.run, name="persister")
     core.start_soon(node.driver.run, node.broker, name="driver")
-    core.start_soon(lambda: ticker.run(node.replica, node.driver, node.clock, voters=1), name="ticker")
+    core.start_soon(node.members.run, name="members")
     core.start_soon(node.reaper.run, name="reaper")
     core.start_soon(keep_sessions, node.broker, name="keep_sessions")
     core.start_soon(node.compactor.run, name="compactor")
@@ -379,6 +499,8 @@ def start_core(core: trio.Nursery, node: Node) -> None:
     core.start_soon(node.broker.cold.run, node.broker.flush, name="cold_replies")
     if isinstance(node.config.fsync, tuple):
         core.start_soon(node.driver.run_interval, node.config.fsync[1], name="interval_sync")
+    if node.peers is not None:
+        core.start_soon(node.peers.run, name="peers")
 
 
 def make_front(node: Node) -> Front:
