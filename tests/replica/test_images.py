@@ -16,7 +16,7 @@ from walrq.api import Columns, SettleKind
 from walrq.queues import commands as c
 from walrq.queues.image import Imager, full_pages, load
 from walrq.queues.machine import Machine
-from walrq.testing.promises import check_machine
+from walrq.simulator.promises import check_machine
 
 ENTRIES = 300
 Image = dict[bytes, bytes]

@@ -16,7 +16,5 @@ Below them:
 For walrq itself:
     disk        SimDisk: loses, tears and reorders what was not synced; fails, fills up
     model       the oracle of the queue state machine
-    cluster     the simulator: real replicas, one event heap, one seed; `python -m walrq.testing.cluster --seed N`
-    processes   its clients; what they were told
-    promises    the promises by name, checked on a machine and on a log
+    cluster     the command line of `walrq.simulator`: `python -m walrq.testing.cluster --seed N`
 """

@@ -328,7 +328,7 @@ class Ledger:
         if story.holder is not None:
             self.mark("lease expired")
             if self.granted_in[story.holder.uid, story.holder.lease] != self.offices:
-                self.mark("lease expired over a restart")
+                self.mark("lease expired over a failover")
             if story.attempts is not None:
                 story.attempts += 1
         if story.attempts is None or story.queue != run.queue:
@@ -372,7 +372,7 @@ class Ledger:
             self.mark("late settle refused")
             return []
         if self.granted_in[target.uid, target.lease] != self.offices:
-            self.mark("lease outlived a restart")
+            self.mark("lease outlived a failover")
         return named
 
     def _settled(self, command: c.Settle, target: c.Target, code: int) -> None:

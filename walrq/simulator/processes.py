@@ -1,8 +1,9 @@
 """Client processes of the simulator: they push, poll, settle, touch, abandon and retry, by a seed.
 
 A process has a session and up to a few requests under way. A request without an answer is sent again under the same
-(session, sequence) until it has one: after a crash, after a lost reply, beside a late copy of itself. What a process
-was told is kept in one `Account`, which is compared with what is there at the end.
+(session, sequence) until it has one: after a crash, after a lost reply, beside a late copy of itself, to another node.
+A process speaks to the node that it believes to lead, goes where it is redirected, and tries another one when nobody
+answers. What it was told is kept in one `Account`, which is compared with what is there at the end.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from walrq import api
 from walrq.errors import Code
 from walrq.queues import commands as c
 from walrq.queues import effects
-from walrq.testing.promises import payloads, promise
+from walrq.simulator.promises import payloads, promise
 
 QUEUES: Final = ("jobs", "mail", "keep")
 GROUPS: Final = ("red", "green", "blue")
@@ -26,11 +27,20 @@ GROUPS: Final = ("red", "green", "blue")
 UNKNOWN: Final = frozenset({int(Code.SESSION_ENDED), int(Code.OUTCOME_UNKNOWN)})
 WINDOW_MAX: Final = 3
 TIMEOUT_US: Final = 150_000
+# So often a request follows where it is sent on, before it waits for its time-out.
+HOPS_MAX: Final = 4
 
 
 @attrs.define(eq=False)
 class Request:
-    """One request under way; `sent_us` is when it was first sent, in true time; `copies` were sent in all."""
+    """One request under way.
+
+    Attributes:
+        sent_us: when it was first sent, in true time.
+        tries: time-outs and one.
+        copies: how often it was sent in all.
+        hops: how often it was sent on since the last time-out.
+    """
 
     process: Process
     command: c.Command
@@ -39,6 +49,7 @@ class Request:
     sent_us: int
     tries: int = 0
     copies: int = 0
+    hops: int = 0
 
     def __str__(self) -> str:
         return f"{self.process.name}#{self.sequence} {type(self.command).__name__}"
@@ -62,6 +73,10 @@ class World(Protocol):
     def wall_ms(self) -> int: ...
 
     def read(self, run: effects.Grant) -> list[bytes]: ...
+
+    def another(self, server: str, draw: random.Random) -> str: ...
+
+    def ask_read(self, draw: random.Random) -> None: ...
 
 
 @attrs.define
@@ -111,6 +126,8 @@ class Process:
         self.name = name
         self.account = account
         self.stopped = False
+        # Whom it takes for the leader.
+        self.server = ""
         self.requests: dict[int, Request] = {}
         self._world = world
         self._draw = world.draw(f"workload/{name}")
@@ -141,6 +158,8 @@ class Process:
                 self._ask(c.OpenSession(), session=None)
         elif len(self.requests) < WINDOW_MAX:
             self.act()
+            if self._draw.random() < 0.05:
+                self._world.ask_read(self._draw)
         self._world.at(int(self._pace_us * (0.2 + 1.6 * self._draw.random())), self.wake)
 
     def _ask(self, command: c.Command, *, session: int | None) -> None:
@@ -152,6 +171,7 @@ class Process:
     def _send(self, request: Request) -> None:
         request.tries += 1
         request.copies += 1
+        request.hops = 0
         self._world.send(request)
         tries = request.tries
         self._world.at(TIMEOUT_US * min(tries, 4), lambda: self._timed_out(request, tries))
@@ -159,8 +179,21 @@ class Process:
     def _timed_out(self, request: Request, tries: int) -> None:
         """No answer: once more, under the same number."""
         if self.requests.get(request.sequence) is request and request.tries == tries:
-            self._world.say(f"{request} is sent again ({tries} tries)")
+            self.server = self._world.another(self.server, self._draw)
+            self._world.say(f"{request} is sent again, to {self.server} ({tries} tries)")
             self._send(request)
+
+    def redirected(self, request: Request, leader: str | None, *, lost: bool) -> None:
+        """The node it was sent to does not lead: it goes on to the one that does. `lost`: it may have happened."""
+        if self.requests.get(request.sequence) is not request or request.hops >= HOPS_MAX:
+            return
+        if request.session is None and lost:
+            # Without a session every copy counts for itself.
+            return
+        request.hops += 1
+        request.copies += 1
+        self.server = leader if leader is not None else self._world.another(self.server, self._draw)
+        self._world.send(request)
 
     def tagged(self, request: Request) -> c.Tagged:
         """The request as it goes into the log."""

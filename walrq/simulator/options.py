@@ -1,0 +1,129 @@
+"""What a seed does not decide, what it reports, and what a batch of seeds owes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+import attrs
+
+from walrq.storage.config import FsyncPolicy
+
+# A batch of seeds that misses one of these does not test what it is meant to test.
+MARKS: Final = (
+    "power lost",
+    "power lost between disk operations",
+    "power lost while starting",
+    "process killed",
+    "clean stop",
+    "disk operation failed",
+    "disk full",
+    "push refused on a full disk",
+    "snapshot given up",
+    "snapshot written",
+    "started from a snapshot",
+    "segment reclaimed",
+    "segment recycled",
+    "unfinished entry kept",
+    "unfinished entry lost",
+    "suspect tail cut",
+    "advanced during a persist",
+    "clock jumped",
+    "all slept for an hour",
+    "reply lost",
+    "request arrived twice",
+    "session ended",
+    "retry answered from the session table",
+    "lease expired",
+    "lease expired over a failover",
+    "lease outlived a failover",
+    "lease touched",
+    "lease forgotten",
+    "late settle refused",
+    "message failed",
+    "message in a dead-letter queue",
+    "dead messages redriven",
+    "message cancelled",
+    "message ended by its ttl",
+    "delayed message fired",
+    "duplicate refused by its id",
+)
+# The same for batches with clusters in them.
+CLUSTER_MARKS: Final = (
+    "leader changed",
+    "snapshot installed",
+    "partition",
+    "one-way partition",
+    "strobe",
+    "message lost",
+    "message doubled",
+    "process paused",
+    "disk stuck",
+    "file damaged",
+    "damaged node repaired",
+    "node wiped",
+    "learner added",
+    "learner promoted",
+    "voter removed",
+    "leadership transferred",
+    "entry cut",
+    "ticket lost",
+    "ticket refused",
+    "request redirected",
+    "append filled from the log",
+    "consistent read answered",
+    "consistent read on a follower",
+    "images compared",
+    "all lost power",
+)
+# Least percentages of seeds with at least that mark, in a batch with clusters.
+SHARES: Final = {"leader changed": 30, "snapshot installed": 10, "lease outlived a failover": 10}
+EVENTS_MIN: Final = 500
+REQUESTS_MIN: Final = 60
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    """What a seed does not decide.
+
+    Attributes:
+        nodes: replicas at the beginning; None: the seed draws 1, 3 (mostly) or 5.
+        load_ms: simulated time under load and faults; None: what suits the number of nodes.
+        processes: clients.
+        pace_ms: mean time between a client's requests.
+        fault_ms: mean time between faults; None: none.
+        fsync: policy; None: the seed draws one. Under a weak one only processes are killed, power stays on.
+        check_every: compare whole images every so many entries.
+        verbose: every message is in the event log.
+    """
+
+    nodes: int | None = None
+    load_ms: int | None = None
+    processes: int = 4
+    pace_ms: int = 20
+    fault_ms: int | None = 250
+    fsync: FsyncPolicy | None = None
+    check_every: int = 20
+    verbose: bool = False
+
+
+DEFAULTS: Final = Options()
+
+
+@attrs.define
+class Report:
+    """What a seed did.
+
+    Attributes:
+        requests: sent by clients, copies not counted.
+        entries: committed.
+    """
+
+    seed: int
+    nodes: int
+    marks: Counter[str]
+    entries: int
+    events: int
+    requests: int
+    now_us: int
+    log: list[str]
