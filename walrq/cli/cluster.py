@@ -20,7 +20,7 @@ from walrq.cli.arguments import (
     server_option,
     yes_option,
 )
-from walrq.errors import ERRORS, Code, WalrqError
+from walrq.errors import ERRORS, Code, ReplyTimeout, WalrqError
 
 if TYPE_CHECKING:
     from walrq.api import ClusterState, MemberState
@@ -127,7 +127,7 @@ def look(server: str | None) -> ClusterState:
     endpoint = next((member.endpoint for member in state.members if member.node == state.leader), None)
     if state.leader == state.node or endpoint is None:
         return state
-    changes = {"session": False, "connect_timeout_s": LEADER_S_MAX, "timeout_s": LEADER_S_MAX}
+    changes: dict[str, Any] = {"session": False, "connect_timeout_s": LEADER_S_MAX, "timeout_s": LEADER_S_MAX}
     try:
         with open_client(f"walrq://{endpoint}", **changes) as client:
             return client.cluster()
@@ -206,8 +206,12 @@ def add(node: str, address: str | None, learner: bool, wait: float, as_json: boo
     Start it first: `walrq serve --node-id NODE --join HOST:PORT ...`. A learner that is there becomes a voter, unless
     --learner says otherwise.
     """
-    with open_client(server, session=False, timeout_s=wait) as client:
-        state = client.add_node(node, address, learner=learner)
+    with open_client(server, session=False) as client:
+        try:
+            state = client.add_node(node, address, learner=learner, timeout=wait)
+        except ReplyTimeout as error:
+            error.text = f"{node} is not there after {wait:g} s; `walrq cluster status` shows how far it is"
+            raise
     _report(state, f"{node} {'is a learner' if learner else 'votes'}", as_json)
 
 

@@ -54,8 +54,10 @@ def check_flags(flags: Sequence[str]) -> None:
     """Whether every node may be given these arguments of `walrq serve`.
 
     Raises:
-        ConfigError: one of them differs from node to node.
+        ConfigError: one of them differs from node to node, or the first is none.
     """
+    if flags and not flags[0].startswith("-"):
+        raise ConfigError(f"{flags[0]!r} is no flag of `walrq serve`; what stands behind -- is given to every node")
     for flag in flags:
         name = flag.partition("=")[0]
         if name in _OWN_FLAGS:
