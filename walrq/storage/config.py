@@ -48,6 +48,8 @@ class StorageConfig:
         reserve_snapshot_bytes: least room held back for snapshots; grows with the snapshots themselves.
         pool_segments_max: preallocated files kept in all; more are deleted.
         handles_max: segment files open for reading at a time.
+        member: other nodes have what this one may have lost, so that it starts with less where one that is alone
+            refuses: without its log, or with an older snapshot that the log does not reach from.
     """
 
     data_dir: str = attrs.field(converter=_path_text)
@@ -57,6 +59,7 @@ class StorageConfig:
     reserve_snapshot_bytes: int = 16 * limits.MIB
     pool_segments_max: int = limits.RESERVE_SEGMENTS + 2
     handles_max: int = 64
+    member: bool = False
 
     @segment_bytes.validator
     def _check_segment_bytes(self, _attribute: attrs.Attribute[int], value: int) -> None:

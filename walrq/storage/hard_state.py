@@ -51,10 +51,17 @@ class HardState:
 
 @attrs.frozen(kw_only=True)
 class Marks:
-    """How the last run ended. `clean`: with everything synced. `boot_id`: of the kernel it ran on."""
+    """How the last run ended, and what it left undone.
+
+    Attributes:
+        clean: with everything synced.
+        boot_id: of the kernel it ran on.
+        repair: entries that may have been acknowledged were lost, and are not known to be here again.
+    """
 
     clean: bool
     boot_id: str
+    repair: bool = False
 
 
 class HardStateFile:
@@ -122,14 +129,14 @@ class HardStateFile:
 
 
 def _encode(sequence: int, state: HardState | None, marks: Marks) -> bytes:
-    body = cbor2.dumps(
-        {
-            "state": None if state is None else attrs.asdict(state),
-            "clean": marks.clean,
-            "boot_id": marks.boot_id,
-        },
-        canonical=True,
-    )
+    fields = {
+        "state": None if state is None else attrs.asdict(state),
+        "clean": marks.clean,
+        "boot_id": marks.boot_id,
+    }
+    if marks.repair:
+        fields["repair"] = True
+    body = cbor2.dumps(fields, canonical=True)
     covered = struct.pack("<IQ", len(body), sequence) + body
     page = MAGIC + int(crc32c(covered)).to_bytes(4, "little") + covered
     if len(page) > PAGE_BYTES:
@@ -147,4 +154,8 @@ def _decode(page: bytes) -> tuple[int, HardState | None, Marks] | None:
         return None
     fields: dict[str, Any] = cbor2.loads(page[_HEADER.size : end])
     state = None if fields["state"] is None else HardState(**fields["state"])
-    return sequence, state, Marks(clean=fields["clean"], boot_id=fields["boot_id"])
+    return (
+        sequence,
+        state,
+        Marks(clean=fields["clean"], boot_id=fields["boot_id"], repair=bool(fields.get("repair", False))),
+    )

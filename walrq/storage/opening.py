@@ -7,16 +7,18 @@ Their records are verified when they are read.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 
 from walrq.errors import DiskFull
 from walrq.storage.config import StorageConfig
-from walrq.storage.disk import FULL_ERRNOS, Disk
+from walrq.storage.disk import Disk
 from walrq.storage.findings import Finding, Verdict
 from walrq.storage.manifest import Install
 from walrq.storage.pool import SegmentPool
 from walrq.storage.record import HEADER, HEADER_BYTES, seed_of
-from walrq.storage.recovery import Scan, end_behind, judge_end, keep_aside, scan_file, segment_from
+from walrq.storage.recovery import Scan, end_behind, judge_end, keep_aside_if_room, scan_file, segment_from
 from walrq.storage.segment import (
     PAGE_BYTES,
     RECORDS_START,
@@ -32,6 +34,10 @@ from walrq.storage.segment import (
 from walrq.storage.wal import Wal
 
 
+def _nothing() -> None:
+    pass
+
+
 @attrs.define
 class _Opening:
     """What has been learnt so far."""
@@ -42,6 +48,7 @@ class _Opening:
     findings: list[Finding] = attrs.field(factory=list)
     incarnation: int = 0
     set_aside: bool = False
+    before_change: Callable[[], None] = _nothing
 
     @property
     def directory(self) -> str:
@@ -57,25 +64,36 @@ def open_wal(
     snapshot_index: int,
     clean: bool,
     incarnation: int = 0,
-) -> tuple[Wal, list[Finding]]:
+    before_change: Callable[[], None] = _nothing,
+) -> tuple[Wal, list[Finding], int | None]:
     """Recover the log and make it writable.
 
     Args:
         snapshot_index: everything at or below it is in the snapshot (0: none).
         clean: the clean-stop mark was there.
         incarnation: new ones are higher than this.
+        before_change: called before the first trace of lost entries is removed.
+
+    Returns: the log; what was found; the first index behind the snapshot from which on the log may not be what was
+        acknowledged (the one behind its end: what there is, is sound, but more may have been), None: it is.
 
     Raises: DiskFull if there is not even room for the first segments; StorageError; OSError.
     """
-    opening = _Opening(disk, config.data_dir, disk_uuid, incarnation=incarnation)
+    opening = _Opening(disk, config.data_dir, disk_uuid, incarnation=incarnation, before_change=before_change)
     names = disk.list_directory(opening.directory)
     free, next_number = _free_files(opening, names, config.segment_bytes)
     headers = _headers(opening, names)
     segments, last_scan, last_header = _segments(opening, headers, snapshot_index)
     _find_gaps(opening, segments, snapshot_index)
+    ends: list[Finding] = []
     if not opening.set_aside:
         newest = (segments[-1].last_index, segments[-1].sealed) if segments else None
-        opening.findings += judge_end(newest, snapshot_index)
+        ends = judge_end(newest, snapshot_index)
+        opening.findings += ends
+    end_is_known = not ends and not opening.set_aside and (last_header is None or last_header.promise.whole)
+    untrusted = _first_untrusted(opening, segments, snapshot_index, end_is_known=end_is_known)
+    if untrusted is not None:
+        before_change()
     pool = SegmentPool(
         disk,
         opening.directory,
@@ -102,7 +120,21 @@ def open_wal(
     )
     if not wal.replenish() and not segments:
         raise DiskFull("no room for the log's first segments and their reserve")
-    return wal, opening.findings
+    return wal, opening.findings, untrusted
+
+
+def _first_untrusted(
+    opening: _Opening, segments: list[Segment], snapshot_index: int, *, end_is_known: bool
+) -> int | None:
+    """See `open_wal`."""
+    # inv: NoSilentLoss
+    last_index = max(segments[-1].last_index if segments else 0, snapshot_index)
+    found = [max(finding.first_index, snapshot_index + 1) for finding in opening.findings if finding.lost]
+    lost = [finding.last_index for finding in opening.findings if finding.lost]
+    suspected = [first for first, last in zip(found, lost, strict=True) if last > snapshot_index]
+    if not end_is_known:
+        suspected.append(last_index + 1)
+    return min(suspected) if suspected else None
 
 
 def complete_install(disk: Disk, data_dir: str, install: Install | None, *, keep_unknown: bool = False) -> None:
@@ -263,6 +295,7 @@ def _headers(opening: _Opening, names: list[str]) -> list[tuple[str, Header]]:
             continue
         header = read_header(opening.disk, f"{opening.directory}/{name}")
         if header is None or header.identity.first_index != first_index:
+            opening.before_change()
             opening.set_aside = True
             text = f"the segment's header and slots are damaged; its entries, from {first_index} on, are lost"
             _quarantine(opening, name, text)
@@ -338,6 +371,7 @@ def _ends_unsynced(header: Header, scanned: Scan, following: list[tuple[str, Hea
 def _cut_unsynced(opening: _Opening, last_index: int, following: list[tuple[str, Header]]) -> None:
     """Nobody was promised what is behind the hole; to apply it without the hole would be another history."""
     first = last_index + 1
+    opening.before_change()
     for name, header in following:
         last = max(header.promise.newer_last, header.identity.first_index)
         text = "records before this segment were never synced and are lost; the log ends before them"
@@ -347,13 +381,7 @@ def _cut_unsynced(opening: _Opening, last_index: int, following: list[tuple[str,
 
 def _kept(opening: _Opening, finding: Finding) -> Finding:
     if finding.verdict in (Verdict.DAMAGED, Verdict.SUSPECT) and finding.end > finding.start:
-        try:
-            return keep_aside(opening.disk, opening.data_dir, finding)
-        except OSError as error:
-            # A full disk must not keep a node from starting: serving what is intact comes before the copy.
-            if error.errno not in FULL_ERRNOS:
-                raise
-            return attrs.evolve(finding, text=f"{finding.text}; there was no room to keep a copy")
+        return keep_aside_if_room(opening.disk, opening.data_dir, finding)
     return finding
 
 

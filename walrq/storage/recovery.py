@@ -17,7 +17,7 @@ from typing import Final
 
 import attrs
 
-from walrq.storage.disk import Disk, write_file_atomically
+from walrq.storage.disk import FULL_ERRNOS, Disk, write_file_atomically
 from walrq.storage.findings import Finding, Verdict
 from walrq.storage.record import (
     ALIGNMENT,
@@ -299,7 +299,7 @@ def adopt(segment: Segment, scanned: Scan) -> None:
 
 
 def end_behind(read: Callable[[int, int], bytes], segment: Segment, last_index: int) -> tuple[int, int, int]:
-    """(end, crc, index) of the last intact record at or below `last_index`; if there is none, what the first one follows.
+    """(end, crc, index) of the last intact record at or below `last_index`; without one, what the first one follows.
 
     Args:
         read: (size, offset) -> bytes of the segment's file.
@@ -332,3 +332,13 @@ def keep_aside(disk: Disk, data_dir: str, finding: Finding) -> Finding:
         disk.close(source)
     write_file_atomically(disk, directory, name, data)
     return kept
+
+
+def keep_aside_if_room(disk: Disk, data_dir: str, finding: Finding) -> Finding:
+    """`keep_aside`; a full disk does not keep a node from starting: serving what is intact comes before the copy."""
+    try:
+        return keep_aside(disk, data_dir, finding)
+    except OSError as error:
+        if error.errno not in FULL_ERRNOS:
+            raise
+        return attrs.evolve(finding, text=f"{finding.text}; there was no room to keep a copy")

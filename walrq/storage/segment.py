@@ -173,6 +173,8 @@ class Promise:
     sequence: int
     sealed: bool
     readable: bool
+    # Both slots could be read: nothing is known to be missing from the promise.
+    whole: bool = True
 
     @property
     def settled(self) -> bool:
@@ -189,7 +191,7 @@ def promise_of(slots: Sequence[Slot | None], first_index: int) -> Promise:
     """
     good = sorted((slot for slot in slots if slot is not None), key=lambda slot: slot.sequence)
     if not good:
-        return Promise(RECORDS_START, first_index - 1, RECORDS_START, first_index - 1, 0, False, False)
+        return Promise(RECORDS_START, first_index - 1, RECORDS_START, first_index - 1, 0, False, False, whole=False)
     newer = good[-1]
     # After a cut the newer slot has the smaller end; then nothing above it is promised any more.
     older = min(good, key=lambda slot: slot.end)
@@ -201,6 +203,7 @@ def promise_of(slots: Sequence[Slot | None], first_index: int) -> Promise:
         sequence=newer.sequence,
         sealed=newer.sealed,
         readable=True,
+        whole=len(good) == len(slots),
     )
 
 

@@ -16,11 +16,12 @@ from walrq.errors import CorruptRecord, DataDirInvalid, DataDirLocked, Reclaimed
 from walrq.storage import identity
 from walrq.storage.config import StorageConfig
 from walrq.storage.disk import Disk
-from walrq.storage.findings import Finding
+from walrq.storage.findings import Finding, Verdict
 from walrq.storage.hard_state import HardState, HardStateFile, Marks
 from walrq.storage.manifest import Manifest, PageAt
 from walrq.storage.opening import complete_install, open_wal, survey
 from walrq.storage.record import Record
+from walrq.storage.recovery import keep_aside_if_room
 from walrq.storage.snapshot import SnapshotReader, SnapshotStore, SnapshotWriter, manifest_number, pages_name
 from walrq.storage.transfer import Installer, Outgoing
 from walrq.storage.wal import Extent, Hold, Wal
@@ -77,14 +78,16 @@ class Recovered:
         snapshot: the newest intact one; None: there is none, the log starts at 1.
         report: everything that was not as it should be.
         unclean_boot: the kernel booted anew without a clean stop before: under a weak fsync policy
-            acknowledged
-            records may be gone.
+            acknowledged records may be gone.
+        untrusted_from: the first index behind the snapshot from which on the log may not be what was acknowledged;
+            `last_index + 1`: more may have been. None: nothing is known to be lost.
     """
 
     hard_state: HardState | None
     snapshot: SnapshotReader | None
     report: tuple[Finding, ...]
     unclean_boot: bool
+    untrusted_from: int | None
     _wal: Wal
 
     def entries(self, from_index: int) -> Iterator[Record]:
@@ -109,7 +112,8 @@ class Pin:
         self._manifest: Manifest | None = None
         self._installs = wal.installs
         self.extents: tuple[Extent, ...] = ()
-        wal.holds = (*wal.holds, self._hold)
+        with wal.holding:
+            wal.holds = (*wal.holds, self._hold)
 
     @property
     def manifest(self) -> Manifest:
@@ -135,7 +139,8 @@ class Pin:
         if newest is None:
             raise StorageError("there is no snapshot yet")
         self._manifest = newest
-        self._snapshots.held = (*self._snapshots.held, newest)
+        with self._wal.holding:
+            self._snapshots.held = (*self._snapshots.held, newest)
         self.extents = tuple(
             extent for extent in self._wal.extents(newest.index) if extent.first_index not in self._dead
         )
@@ -162,8 +167,15 @@ class Pin:
 
     def release(self) -> None:
         """Let go of everything; the next snapshot and the next reclaim clear it away. Fine to call again."""
-        self._wal.holds = tuple(hold for hold in self._wal.holds if hold is not self._hold)
-        self._snapshots.held = tuple(held for held in self._snapshots.held if held is not self._manifest)
+        with self._wal.holding:
+            self._wal.holds = tuple(hold for hold in self._wal.holds if hold is not self._hold)
+            held = list(self._snapshots.held)
+            # Once: other pins may hold the same snapshot.
+            place = next((at for at, manifest in enumerate(held) if manifest is self._manifest), None)
+            if place is not None:
+                del held[place]
+            self._snapshots.held = tuple(held)
+            self._manifest = None
 
 
 class Storage:
@@ -223,7 +235,8 @@ class Storage:
         names = disk.list_directory(f"{data_dir}/snapshots")
         has_manifest = any(manifest_number(name) is not None for name in names)
         hard_state.load(lived=found_before.records or has_manifest)
-        if hard_state.state is not None and not found_before.segments and not has_manifest:
+        is_gone = hard_state.state is not None and not found_before.segments and not has_manifest
+        if hard_state.state is not None and is_gone and not config.member:
             # inv: NoSilentLoss  (the first segment is named before the first term is written)
             raise CorruptRecord(
                 f"{data_dir} has been used before (term {hard_state.state.term}), but its log and its snapshots are"
@@ -232,6 +245,7 @@ class Storage:
             )
         marks = hard_state.marks
         boot_id = disk.boot_id()
+        unclean_boot = marks is not None and not marks.clean and marks.boot_id != boot_id
         snapshots = SnapshotStore(disk, data_dir, reserve_bytes=config.reserve_snapshot_bytes)
         snapshots.load()
         snapshot = snapshots.reader
@@ -240,26 +254,44 @@ class Storage:
         newest = snapshots.newest
         install = newest.install if newest is not None else None
         complete_install(disk, data_dir, install, keep_unknown=snapshots.is_damaged)
-        wal, found = open_wal(
+
+        def note_loss() -> None:
+            """Before anything is changed: once the traces are gone nobody would know that a repair is due."""
+            last = hard_state.marks or Marks(clean=False, boot_id=boot_id)
+            if not last.repair:
+                hard_state.write(hard_state.state, attrs.evolve(last, repair=True))
+
+        wal, found, untrusted = open_wal(
             disk,
             config,
             disk_uuid=disk_uuid,
             snapshot_index=index,
             clean=clean,
             incarnation=install.incarnation if install is not None else 0,
+            before_change=note_loss,
         )
+        if is_gone:
+            text = "the directory has been used before, but its log and its snapshots are gone"
+            found.append(Finding(Verdict.MISSING, "wal", text))
+            untrusted = 1
         if snapshots.is_damaged:
-            _check_log_reaches(wal, index, snapshots.damaged_index)
+            unreached = _first_unreached(wal, index, snapshots.damaged_index, refuse=not config.member)
+            untrusted = min(filter(None, (untrusted, unreached)), default=None)
+        if untrusted is not None:
+            note_loss()
         report = (*snapshots.put_damaged_aside(), *found)
         recovered = Recovered(
             hard_state=hard_state.state,
             snapshot=snapshot,
             report=report,
-            unclean_boot=marks is not None and not marks.clean and marks.boot_id != boot_id,
+            unclean_boot=unclean_boot,
+            untrusted_from=untrusted,
             wal=wal,
         )
         # From now on a stop without `close(clean=True)` is an unclean one. Both pages are made equal by this.
-        hard_state.write(hard_state.state, Marks(clean=False, boot_id=boot_id))
+        repair = hard_state.marks is not None and hard_state.marks.repair
+        repair = repair or (unclean_boot and config.fsync != "always")
+        hard_state.write(hard_state.state, Marks(clean=False, boot_id=boot_id, repair=repair))
         snapshots.replenish()
         return cls(
             disk,
@@ -296,6 +328,38 @@ class Storage:
         newest = self._snapshots.newest
         assert newest is None or from_index > newest.index, (from_index, newest.index)
         self._wal.truncate_suffix(from_index)
+
+    @property
+    def needs_repair(self) -> bool:
+        """Entries that were acknowledged may be lost, since this start or an earlier one, until `repaired`.
+
+        A member of a cluster calls `drop_untrusted`, then neither votes nor counts until it holds again what was
+        committed. A node that is alone says `repaired` at once: what it has is all there is.
+        """
+        marks = self._hard_state.marks
+        return marks is not None and marks.repair
+
+    def drop_untrusted(self) -> None:
+        """Let the log end before `recovered.untrusted_from`; what is dropped is copied to quarantine if there is room.
+
+        Before the first append; the snapshot and what is before it stay. Raises: StorageError.
+        """
+        first = self.recovered.untrusted_from
+        if first is None or first > self._wal.last_index:
+            return
+        text = "dropped behind a loss; the other nodes have what was acknowledged of it"
+        try:
+            for finding in self._wal.suffix(first, text):
+                self.note(keep_aside_if_room(self._disk, self._config.data_dir, finding))
+        except OSError as error:
+            raise StorageError(f"the end of the log could not be kept aside: {error.strerror or error}") from error
+        self.truncate_suffix(first)
+
+    def repaired(self) -> None:
+        """What was lost is here again, or nobody else has it: forget that it was. Durable; StorageError is final."""
+        marks = self._hard_state.marks
+        if marks is not None and marks.repair:
+            self._hard_state.write(self._hard_state.state, attrs.evolve(marks, repair=False))
 
     def read(self, index: int) -> Record:
         """One record, verified. Reclaimed, CorruptRecord, StorageError. Any thread."""
@@ -533,17 +597,23 @@ def _enter_directory(disk: Disk, data_dir: str) -> int:
         raise DataDirInvalid(f"{data_dir} cannot be used: {error.strerror or error}") from error
 
 
-def _check_log_reaches(wal: Wal, snapshot_index: int, damaged_index: int) -> None:
-    """A newer snapshot is damaged: an older one will do only if the log still has all that came after it."""
+def _first_unreached(wal: Wal, snapshot_index: int, damaged_index: int, *, refuse: bool) -> int | None:
+    """A newer snapshot is damaged: an older one will do only if the log still has all that came after it.
+
+    Returns: the first index that it does not have; None: it does. Raises: CorruptRecord instead, with `refuse`.
+    """
     expected = snapshot_index + 1
     for segment in wal.segments:
-        if segment.first_index > expected:
+        if segment.first_index > expected or (segment.sparse and segment.last_index >= expected):
             break
         expected = max(expected, segment.last_index + 1)
     reaches = expected - 1
-    if reaches < max(damaged_index, wal.last_index):
+    wanted = max(damaged_index, wal.last_index)
+    if reaches >= wanted:
+        return None
+    if refuse:
         raise CorruptRecord(
             f"the newest snapshot is damaged, the one before it ends at {snapshot_index} and the log then"
-            f" reaches only {reaches} of {max(damaged_index, wal.last_index)};"
-            " nothing was deleted, see quarantine/"
+            f" reaches only {reaches} of {wanted}; nothing was deleted, see quarantine/"
         )
+    return expected

@@ -157,8 +157,9 @@ class Wal:
         self.counters = WalCounters()
         self.late_findings: list[Finding] = []
         self._damaged: set[int] = set()
-        # Replaced, never changed: set by one thread, read by the one that reclaims.
+        # Replaced under `holding`, never changed: set by those who pin, read by the one that reclaims.
         self.holds: tuple[Hold, ...] = ()
+        self.holding = threading.Lock()
         # How often the log was replaced: what was read of files named before may be of others.
         self.installs = 0
         self.last_index = segments[-1].last_index if segments else 0
@@ -681,6 +682,19 @@ class Wal:
         spans = {*(span for segment in self._log.segments for span in lost_in(segment))}
         singles = [index for index in self._damaged if not any(first <= index <= last for first, last in spans)]
         return tuple(sorted([*spans, *((index, index) for index in singles)]))
+
+    def suffix(self, from_index: int, text: str) -> list[Finding]:
+        """A finding for each segment that holds something at or behind `from_index`, with the bytes that hold it."""
+        findings = []
+        for segment in self._log.segments:
+            if segment.last_index < from_index or segment.is_empty:
+                continue
+            self._offsets(segment)
+            first = max(from_index, segment.first_index)
+            start, _, _ = end_behind(self._reader(segment), segment, first - 1)
+            name = f"wal/{segment.path.rpartition('/')[2]}"
+            findings.append(Finding(Verdict.SUSPECT, name, text, start, segment.end, first, segment.last_index))
+        return findings
 
     # --- snapshots of other nodes -----------------------------------------------------------------------------
 
