@@ -43,6 +43,7 @@ class Code(enum.IntEnum):
     WRONG_CLUSTER = 30
     WRONG_NODE = 31
     WRONG_DISK = 32
+    NOT_MEMBER = 33
     # 50-69: not now; definite, try again.
     NOT_LEADER = 50
     OVERLOADED = 51
@@ -231,6 +232,12 @@ class WrongDisk(RequestError):
     """A node comes with another data directory than the one its cluster knows it by."""
 
     code = Code.WRONG_DISK
+
+
+class NotMember(RequestError):
+    """The node is no member of the cluster any more, and was not told because it was away."""
+
+    code = Code.NOT_MEMBER
 
 
 class Unavailable(WalrqError):
@@ -426,6 +433,7 @@ ERRORS: Final[Mapping[Code, ErrorRow]] = {
     Code.WRONG_CLUSTER: _row(WrongCluster, 409, "ERR", 1),
     Code.WRONG_NODE: _row(WrongNode, 409, "ERR", 1),
     Code.WRONG_DISK: _row(WrongDisk, 409, "ERR", 1),
+    Code.NOT_MEMBER: _row(NotMember, 409, "ERR", 1),
     Code.NOT_LEADER: _row(NotLeader, 307, "MOVED", 5, retry=True),
     Code.OVERLOADED: _row(Overloaded, 429, "BUSY", 5, retry=True),
     Code.DRAINING: _row(Draining, 503, "LOADING", 5, retry=True),

@@ -30,7 +30,7 @@ from walrq import api
 from walrq.daemon.broker import Broker
 from walrq.daemon.config import Config, parse_address
 from walrq.daemon.driver import Driver
-from walrq.errors import ConfigError, NotReady, WalrqError
+from walrq.errors import ConfigError, NotMember, NotReady, WalrqError
 from walrq.peers.incoming import Admit
 from walrq.peers.joining import knock
 from walrq.peers.mesh import Mesh
@@ -38,6 +38,7 @@ from walrq.peers.tls import PeerTls
 from walrq.protocol.peer import Admission, PeerHello
 from walrq.raft.election import Timing
 from walrq.raft.membership import Configuration, Member
+from walrq.raft.messages import Message, PreVote
 from walrq.replica import Replica
 from walrq.storage.disk import Disk, read_file, write_file_atomically
 
@@ -210,6 +211,7 @@ class Peers:
         self._endpoints = setting.endpoints
         self._replica = replica
         self._driver = driver
+        self._broker = broker
         self._node_id = replica.config.node_id
         self._changed = trio.Event()
         self.mesh = Mesh(
@@ -222,7 +224,7 @@ class Peers:
             endpoints=lambda: self._endpoints,
             tls=setting.tls,
             members=self._members,
-            deliver=driver.receive,
+            deliver=self._deliver,
             fill=replica.fill,
             link_up=self._link_up,
             link_lost=self._link_lost,
@@ -271,6 +273,20 @@ class Peers:
             ",".join(configuration.learners) or "-",
             self._replica.configuration_index,
         )
+
+    def _deliver(self, message: Message) -> None:
+        """
+        Raises:
+            NotMember: it asks for votes, and was removed. Nobody told it: who is removed is sent no log any more.
+            RemoteProtocolError: see `Driver.receive`.
+        """
+        if type(message) is PreVote and self._broker.is_serving and message.sender not in self._members():
+            raise NotMember(
+                f"node {message.sender!r} is no member of cluster {self._replica.cluster_id} any more: it was removed,"
+                " and can be stopped",
+                node=message.sender,
+            )
+        self._driver.receive(message)
 
     async def _admit(self, hello: PeerHello) -> Admission:
         if self.admit is None:

@@ -50,6 +50,7 @@ from walrq.daemon.reactor import Reactor
 from walrq.daemon.reaper import Reaper, keep_sessions
 from walrq.daemon.stream_front import StreamFront
 from walrq.errors import ERRORS, Code, ConfigError, DataDirLocked, Draining, WalrqError
+from walrq.local import notify
 from walrq.protocol.handshake import Hello, Shards, Welcome
 from walrq.replica import Replica, ReplicaConfig
 from walrq.storage.config import StorageConfig
@@ -276,7 +277,7 @@ async def _find_cluster(
         return peers.cluster_id_of(config.bootstrap)
     if config.join and setting is not None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_cancel_at, stop or trio.Event(), nursery.cancel_scope)
+            nursery.start_soon(_cancel_at, trio.Event() if stop is None else stop, nursery.cancel_scope)
             admission = await peers.ask_to_join(config, setting, node_id, storage.disk_uuid)
             nursery.cancel_scope.cancel()
             return admission.cluster
@@ -456,6 +457,7 @@ async def _serve_node(node: Node, sock: socket.socket, wishes: Wishes, greet: Gr
                     if node.config.peer_listen is not None:
                         endpoints["peer"] = format_address(*node.config.peer_listen)
                     line = {"event": "ready", "node": node.node_id, "endpoints": endpoints}
+                    notify.tell(notify.READY)
                     if greet is not None:
                         accepting.start_soon(greet, line)
                     else:
@@ -463,6 +465,7 @@ async def _serve_node(node: Node, sock: socket.socket, wishes: Wishes, greet: Gr
                         _banner(node, address)
                     await wishes.stop.wait()
                     log.info("stopping drain_timeout=%g", node.config.drain_timeout)
+                    notify.tell(notify.STOPPING)
                     await _hand_over(node)
                     accepting.cancel_scope.cancel()
                 await drain(node, front)
