@@ -155,7 +155,7 @@ def test_numbers_and_positions_stay_what_they_are() -> None:
     assert list(range(1, 15)) == list(NUMBERS.values())
     assert [1, "c", "a", "b", 5, 7, 4, 1] == cbor2.loads(encode(PreVote(*HEAD, 7, 4, 1)))
     assert [3, "c", "a", "b", 5, 7, 4, True] == cbor2.loads(encode(Vote(*HEAD, 7, 4, True)))
-    assert [7, "c", "a", "b", 5, 9, 2] == cbor2.loads(encode(Heartbeat(*HEAD, 9, 2)))
+    assert [7, "c", "a", "b", 5, 9, 2, None] == cbor2.loads(encode(Heartbeat(*HEAD, 9, 2)))
     assert [9, "c", "a", "b", 5] == cbor2.loads(encode(TimeoutNow(*HEAD)))
     done = SnapshotReply(*HEAD, 1, SnapshotStatus.DONE, 0)
     assert [14, "c", "a", "b", 5, 1, 2, 0] == cbor2.loads(encode(done))

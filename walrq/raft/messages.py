@@ -114,10 +114,14 @@ class AppendReply(Message):
 
 @attrs.frozen
 class Heartbeat(Message):
-    """I lead. Of what is known to be yours, up to `commit` is committed. `round` numbers the leader's beats."""
+    """I lead. Of what is known to be yours, up to `commit` is committed. `round` numbers the leader's beats.
+
+    `lease_ms` is the caller's: its lease clock, as it leads.
+    """
 
     commit: int
     round: int
+    lease_ms: int | None = None
 
 
 @attrs.frozen

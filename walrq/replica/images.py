@@ -1,4 +1,4 @@
-"""Snapshots: the job that writes one, and the points at which all nodes of a group image their state.
+"""Snapshots: the job that writes one, when one is due, and the points at which all nodes of a group image their state.
 
 A point is a log entry of kind SNAPSHOT. Every node that applies it fixes its image at that very index. The entry's body
 is CBOR, `[format, index, root]`: the hash of the image at an earlier point, as its leader had it, for the others to
@@ -8,14 +8,17 @@ compare with theirs.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 import cbor2
 
 from walrq.errors import CorruptRecord
 from walrq.queues.image import Imager
+from walrq.queues.machine import Machine
+from walrq.replica.config import ReplicaConfig
 from walrq.storage.snapshot import SnapshotWriter
+from walrq.storage.storage import Storage
 
 FORMAT = 1
 ROOTS_KEPT = 4
@@ -121,3 +124,98 @@ class SnapshotJob:
     def abort(self) -> None:
         """Give the snapshot up; the one before stands. Blocking. Then call `Replica.snapshot_failed`."""
         self._writer.abort()
+
+
+class Images:
+    """The snapshots of one node, in memory's terms.
+
+    Attributes:
+        index, messages: of the newest one: the entry it stands at, and the messages of every state in it.
+        log_bytes, commands: since the last one was fixed.
+        job: the one that is being written.
+        point: (index, messages) at which the image is fixed and not yet written.
+        count: how many were finished in this life.
+    """
+
+    def __init__(
+        self, storage: Storage, config: ReplicaConfig, machine: Machine, known: Iterable[bytes], index: int
+    ) -> None:
+        """`known`: keys of the pages of the snapshot at `index`."""
+        self._storage = storage
+        self._config = config
+        self._machine = machine
+        self._imager = Imager(machine, known)
+        self.index = index
+        self.messages = machine.tally.messages
+        self.log_bytes = 0
+        self.commands = 0
+        self.job: SnapshotJob | None = None
+        self.point: tuple[int, int] | None = None
+        self.count = 0
+        self.roots = Roots()
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the log behind the last image is long enough for another."""
+        config = self._config
+        return self.log_bytes >= config.snapshot_log_bytes or self.commands >= config.snapshot_commands
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is being written, nor waits to be."""
+        return self.job is None and self.point is None
+
+    def at_point(self, index: int, body: bytes) -> int:
+        """A point was applied: fix the image, unless an earlier one is not finished.
+
+        Returns the index of the earlier point at which this node's state was another than its leader's; 0: of none.
+        """
+        earlier, root = decode_point(body)
+        if self.is_idle:
+            self.freeze(index)
+        return earlier if earlier and not self.roots.add(self.roots.told, earlier, root) else 0
+
+    def freeze(self, index: int) -> None:
+        """Fix the image of now, which is that of `index`."""
+        self._imager.freeze()
+        self.point = index, self._machine.tally.messages
+        self.log_bytes = self.commands = 0
+
+    def begin(self, term: int, meta: bytes, *, compares: bool) -> SnapshotJob:
+        """Write the image that is fixed. `compares`: its root is wanted."""
+        assert self.job is None and self.point is not None
+        (index, messages), self.point = self.point, None
+        writer = self._storage.begin_snapshot(index, term, meta)
+        self.job = SnapshotJob(self._imager, writer, index, messages, self._hashes if compares else None)
+        return self.job
+
+    def _hashes(self) -> Mapping[bytes, bytes]:
+        snapshot = self._storage.snapshot
+        assert snapshot is not None
+        return snapshot.hashes
+
+    def done(self, job: SnapshotJob) -> bool:
+        """A job was finished. False if this node's state was another than its leader's there."""
+        assert job is self.job
+        self.job = None
+        self.index = job.index
+        self.messages = job.messages
+        self.count += 1
+        return not job.root or self.roots.add(self.roots.own, job.index, job.root)
+
+    def failed(self, job: SnapshotJob) -> None:
+        """A job was given up: the next one writes every page."""
+        assert job is self.job
+        self.job = None
+        self._imager.start_over()
+
+    def replace(self, machine: Machine, hashes: Mapping[bytes, bytes], index: int) -> None:
+        """The state came from a peer. No job may be under way."""
+        assert self.job is None
+        self._machine = machine
+        self._imager = Imager(machine, hashes)
+        self.index = index
+        self.messages = machine.tally.messages
+        self.log_bytes = self.commands = 0
+        self.point = None
+        self.roots.add(self.roots.own, index, root_of(hashes))

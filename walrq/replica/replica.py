@@ -10,23 +10,25 @@ from walrq.errors import Code, DiskFull, InvalidArgument, NotLeader, NotReady, S
 from walrq.queues.clocks import LeaderClock, Reading
 from walrq.queues.commands import Bootstrap, Push, Stamp, Tagged, decode_entry, encode_entry, stamp_of
 from walrq.queues.effects import Effects, Result
-from walrq.queues.image import Imager, live_in
+from walrq.queues.image import live_in
 from walrq.queues.reads import lost_messages
 from walrq.raft.core import Raft
 from walrq.raft.entries import Entry, Kind
 from walrq.raft.leader import Leader
 from walrq.raft.membership import Configuration, Member
-from walrq.raft.messages import Append, HeartbeatReply, Message, VoteReply
+from walrq.raft.messages import Append, Heartbeat, HeartbeatReply, Message, VoteReply
 from walrq.raft.roles import Role, Status
+from walrq.raft.snapshots import Chunk
 from walrq.raft.unstable import Ready
 from walrq.replica.batch import NO_STAMP, Batch, Done, Pending, how_many
 from walrq.replica.bodies import Bodies
 from walrq.replica.config import ReplicaConfig
 from walrq.replica.describing import group_of
-from walrq.replica.images import Roots, SnapshotJob, decode_point, encode_point
+from walrq.replica.images import Images, SnapshotJob, encode_point
 from walrq.replica.jobs import Job, Loaded, LoadEntries
 from walrq.replica.office import Walls, clock_of_office
 from walrq.replica.opening import Found, look, only
+from walrq.replica.transfer import InstallSnapshot, ReadChunks, Receiving, Sending, StoreChunks
 from walrq.storage import hard_state as stored
 from walrq.storage.findings import Finding, Verdict
 from walrq.storage.record import Record
@@ -63,11 +65,9 @@ class Replica:
             size_of=self._recent.size_of,
             trace_to=config.trace_to,
         )
-        self._imager = Imager(found.machine, found.pages)
         self.applied_index = found.applied
-        self._snapshot_index = found.snapshot_index
-        # Messages of every state in the newest snapshot.
-        self.snapshot_messages = found.machine.tally.messages
+        self._images = Images(storage, config, found.machine, found.pages, found.snapshot_index)
+        self._images.log_bytes, self._images.commands = found.log_bytes, found.commands
         # --- proposals
         self._ticket = 0
         self._gathered: list[Tagged] = []
@@ -89,6 +89,10 @@ class Replica:
         # --- time
         self._clock: LeaderClock | None = None
         self._walls = Walls()
+        # The lease clock of the last leader that was heard, and its term.
+        self._told_lease = (0, 0)
+        # The term of the last entry before the first one of this office.
+        self._term_before = 0
         # (index, stamp) of others' entries in the own log that are not applied, ascending.
         self._stamps = found.stamps
         # --- peers
@@ -102,16 +106,14 @@ class Replica:
         self._loaded: dict[int, Loaded] = {}
         self._bodies = Bodies(storage, config.body_cache_bytes)
         # --- snapshots
-        self._log_bytes = found.log_bytes
-        self._commands = found.commands
-        self._job: SnapshotJob | None = None
-        # A point at which the image is fixed, and not yet written; the last one that this leader proposed.
-        self._point: tuple[int, int] | None = None
+        # The last point that this leader proposed.
         self._point_proposed = 0
-        self._roots = Roots()
         self._findings: list[str] = []
         self._entries = 0
-        self._snapshots = 0
+        self._sending = Sending(storage)
+        self._receiving = Receiving(storage)
+        # The last chunk of a snapshot that is whole and not in place yet.
+        self._whole: Chunk | None = None
 
     # --- start ----------------------------------------------------------------------------------------------
     @classmethod
@@ -215,6 +217,8 @@ class Replica:
     @property
     def has_work(self) -> bool:
         """Whether `take_batch` would give something to write."""
+        if self._whole is not None and self._background is not None:
+            return False
         if (self._gathered or self._stamp_wanted) and self._raft.accepts:
             return True
         return self._raft.has_ready
@@ -253,7 +257,7 @@ class Replica:
         if (commands or self._stamp_wanted) and raft.accepts:
             assert self._persisting is None, "one persist at a time"
             return self._pack(commands, reading)
-        if not raft.has_ready:
+        if not self.has_work:
             return None
         assert self._persisting is None, "one persist at a time"
         ready = raft.take_ready()
@@ -338,8 +342,9 @@ class Replica:
         self._persisting = None
         if batch.refused:
             return self._refuse(batch)
+        images = self._images
         for record in batch.records:
-            self._log_bytes += len(record.body)
+            images.log_bytes += len(record.body)
         self._raft.persisted(batch.ready)
         self._look()
         return self.advance()
@@ -382,7 +387,7 @@ class Replica:
                 commands = pending.commands
                 answers = machine.apply(index, pending.stamp, commands)
                 results.extend(zip(pending.tickets, answers, strict=False))
-                self._commands += len(answers)
+                self._images.commands += len(answers)
                 self._entries += 1
                 self._bodies.remember(index, commands)
             elif not self._apply_other(index):
@@ -415,11 +420,13 @@ class Replica:
             stamp = loaded.stamp or NO_STAMP
         if kind == Kind.COMMANDS:
             self.machine.apply(index, stamp, commands)
-            self._commands += len(commands)
+            self._images.commands += len(commands)
             self._entries += 1
             self._bodies.remember(index, commands)
         elif kind == Kind.SNAPSHOT:
-            self._at_point(index, body)
+            differs = self._images.at_point(index, body)
+            if differs:
+                self._diverged(differs)
         return True
 
     def _advance_group(self, done: Done) -> None:
@@ -433,8 +440,9 @@ class Replica:
         if lead is not None and lead.transfer is None and applied >= lead.term_start:
             if not self.machine.cluster:
                 self._be_born()
-            if self._is_long and self._point_proposed <= applied and self._job is None and self._point is None:
-                self._append(Kind.SNAPSHOT, encode_point(*self._roots.newest()))
+            images = self._images
+            if images.is_long and self._point_proposed <= applied and images.is_idle:
+                self._append(Kind.SNAPSHOT, encode_point(*images.roots.newest()))
                 self._point_proposed = raft.last_index
 
     def _be_born(self) -> None:
@@ -503,7 +511,10 @@ class Replica:
             self._gathered = []
             self._gathered_tickets = []
             self._stamp_wanted = False
-        self._office = self._raft.lead
+        self._office = lead = self._raft.lead
+        if lead is not None:
+            before = self._raft.log.term_at(lead.term_start - 1)
+            self._term_before = before if before is not None else self._raft.term
         # Begun with the first reading; until then the lease clock stands, which makes leases longer.
         self._clock = None
         self._walls.clear()
@@ -524,9 +535,12 @@ class Replica:
         """
         raft = self._raft
         self._heard[message.sender] = raft.ticks
-        if type(message) is HeartbeatReply and message.wall_ms is not None and raft.lead is not None:
-            if message.cluster == raft.cluster and message.sender in self._configuration.voters:
-                self._walls.tell(message.sender, message.wall_ms, reading)
+        if message.cluster == raft.cluster:
+            if type(message) is HeartbeatReply and message.wall_ms is not None and raft.lead is not None:
+                if message.sender in self._configuration.voters:
+                    self._walls.tell(message.sender, message.wall_ms, reading)
+            elif type(message) is Heartbeat and message.lease_ms is not None and message.term >= raft.term:
+                self._told_lease = message.term, message.lease_ms
         try:
             first = raft.receive(message)
             if first:
@@ -574,6 +588,7 @@ class Replica:
         if not messages:
             return messages
         self._look()
+        lease_ms: int | None = None
         for position, message in enumerate(messages):
             kind = type(message)
             if kind is Append:
@@ -581,6 +596,19 @@ class Replica:
                 entries = self._entries_in_memory(message)
                 if entries:
                     messages[position] = message.filled(entries)
+            elif kind is Heartbeat:
+                assert isinstance(message, Heartbeat)
+                if lease_ms is None and self._raft.lead is not None:
+                    lease_ms = self._clock_at(reading).peek(reading).lease_ms
+                messages[position] = Heartbeat(
+                    message.cluster,
+                    message.sender,
+                    message.receiver,
+                    message.term,
+                    message.commit,
+                    message.round,
+                    lease_ms,
+                )
             elif kind is HeartbeatReply:
                 assert isinstance(message, HeartbeatReply)
                 messages[position] = HeartbeatReply(
@@ -723,24 +751,105 @@ class Replica:
     # --- the background -------------------------------------------------------------------------------------
     def background(self) -> Job | None:
         """Blocking work to be done in a thread; None when there is none, or while one is under way."""
-        if self._background is not None:
+        if self._background is None:
+            self._background = self._load() or self._install() or self._store() or self._send()
+            return self._background
+        return None
+
+    def _load(self) -> Job | None:
+        """Entries to apply that did not come through memory."""
+        index, commit = self.applied_index + 1, self._raft.commit_index
+        if index > commit or self._loaded or not self._is_stored_only(index):
             return None
-        index = self.applied_index + 1
-        commit = self._raft.commit_index
-        if index <= commit and not self._loaded and index not in self._pending and self._recent.get(index) is None:
-            last = index
-            while last < commit and self._recent.get(last + 1) is None and last + 1 not in self._pending:
-                last += 1
-            self._background = LoadEntries(self._storage, index, last)
-        return self._background
+        last = index
+        while last < commit and self._is_stored_only(last + 1):
+            last += 1
+        return LoadEntries(self._storage, index, last)
+
+    def _is_stored_only(self, index: int) -> bool:
+        return self._recent.get(index) is None and index not in self._pending
+
+    def _install(self) -> Job | None:
+        """A snapshot that came whole, once nothing else is being written."""
+        chunk = self._whole
+        if chunk is None or self._persisting is not None or self._raft.has_ready or self._images.job is not None:
+            return None
+        holds = self._raft.holds(chunk.index, chunk.snapshot_term)
+        return InstallSnapshot(self._receiving, self._storage, chunk, self.config.bounds, holds=holds)
+
+    def _store(self) -> Job | None:
+        chunks = self._raft.take_chunks()
+        return StoreChunks(self._receiving, chunks) if chunks else None
+
+    def _send(self) -> Job | None:
+        lead = self._raft.lead
+        if lead is None:
+            self._sending.keep({})
+            return None
+        if not self._sending.is_idle:
+            self._sending.keep(
+                {node: each.outgoing.stream for node, each in lead.progress.items() if each.outgoing is not None}
+            )
+        wanted = self._raft.wanted_chunks()
+        return ReadChunks(self._sending, self.machine, wanted) if wanted else None
 
     def background_done(self, job: Job) -> Done:
         """A job was run. Then `take_messages`."""
         assert job is self._background
         self._background = None
-        if isinstance(job, LoadEntries):
-            self._loaded = job.loaded
-        return self.advance()
+        installed = False
+        match job:
+            case LoadEntries():
+                self._loaded = job.loaded
+            case ReadChunks():
+                for read in job.chunks:
+                    wanted = read.wanted
+                    if read.data is None:
+                        self._raft.snapshot_gone(wanted.receiver, wanted.stream)
+                    else:
+                        self._raft.supply(wanted.receiver, wanted.stream, wanted.offset, read.data, read.is_last)
+            case StoreChunks():
+                self._stored(job)
+            case InstallSnapshot():
+                installed = self._installed(job)
+        self._look()
+        done = self.advance()
+        done.installed = installed
+        return done
+
+    def _stored(self, job: StoreChunks) -> None:
+        for chunk in job.chunks:
+            if chunk is job.refused:
+                self._findings.append(f"snapshot_refused: what {chunk.sender!r} sent is not usable: {job.why}")
+                self._raft.refuse_snapshot(chunk)
+                return
+            if self._raft.chunk_stored(chunk):
+                self._whole = chunk
+
+    def _installed(self, job: InstallSnapshot) -> bool:
+        chunk, self._whole = job.chunk, None
+        machine = job.machine
+        if machine is None:
+            self._findings.append(f"snapshot_refused: what {chunk.sender!r} sent is not usable: {job.why}")
+            self._raft.refuse_snapshot(chunk)
+            return False
+        index = chunk.index
+        self._raft.installed(chunk)
+        if self._raft.last_index == index:
+            self._forget_from(self._recent.base + 1)
+            self._recent.reset(index)
+        else:
+            self._recent.compact(index)
+        self._noted = self._raft.last_index
+        # Whatever became of them is in the snapshot, without its answer.
+        for each in [each for each in self._pending if each <= index]:
+            self._pending.pop(each).cut = True
+        self._stamps = [pair for pair in self._stamps if pair[0] > index]
+        self._loaded.clear()
+        self.machine = machine
+        self.applied_index = index
+        self._images.replace(machine, job.hashes, index)
+        return True
 
     # --- time -----------------------------------------------------------------------------------------------
     def _agreed(self, reading: Reading) -> Reading:
@@ -757,6 +866,11 @@ class Replica:
                 stamp = self._stamps[-1][1]
             elif last:
                 stamp = self._pending[last].stamp
+            term, lease_ms = self._told_lease
+            if term >= self._term_before:
+                # Nothing was decided in a later term than that leader's, so its clock is the one all leases run by; it
+                # stood still since then, which makes them longer.
+                stamp = Stamp(max(stamp.lease_ms, lease_ms), stamp.wall_ms)
             self._clock = clock = clock_of_office(stamp, self._raft.office_walls.values(), reading)
         return clock
 
@@ -811,32 +925,20 @@ class Replica:
         return live_in(self.machine, index, index)
 
     # --- snapshots ------------------------------------------------------------------------------------------
+    @property
+    def snapshot_messages(self) -> int:
+        """Messages of every state in the newest snapshot."""
+        return self._images.messages
+
     def snapshot_due(self) -> bool:
         """Whether it is time for `begin_snapshot`.
 
         Alone: the log behind the last snapshot is long enough. With peers: a point has been applied.
         """
-        if self._job is not None:
+        images = self._images
+        if images.job is not None or self._whole is not None:
             return False
-        return self._point is not None or (self._is_long and self._alone)
-
-    @property
-    def _is_long(self) -> bool:
-        return self._log_bytes >= self.config.snapshot_log_bytes or self._commands >= self.config.snapshot_commands
-
-    def _at_point(self, index: int, body: bytes) -> None:
-        """Fix the image at this very entry, as all nodes do, and compare that of an earlier point."""
-        earlier, root = decode_point(body)
-        if earlier and not self._roots.add(self._roots.told, earlier, root):
-            self._diverged(earlier)
-        if self._job is None and self._point is None:
-            self._freeze(index)
-
-    def _freeze(self, index: int) -> None:
-        self._imager.freeze()
-        self._point = index, self.machine.tally.messages
-        self._log_bytes = 0
-        self._commands = 0
+        return images.point is not None or (images.is_long and self._alone)
 
     def _diverged(self, index: int) -> None:
         """This node's state is not its leader's. It goes on following and voting, so that nothing stands still."""
@@ -848,34 +950,23 @@ class Replica:
 
     def begin_snapshot(self) -> SnapshotJob | None:
         """The snapshot of the last point, or else of now; None when one is on its way or nothing is new."""
-        if self._job is not None:
+        images = self._images
+        if images.job is not None or self._whole is not None:
             return None
-        is_point = self._point is not None
-        if self._point is None:
-            if self.applied_index <= self._snapshot_index or not self._configuration.voters:
+        compares = images.point is not None
+        if images.point is None:
+            if self.applied_index <= images.index or not self._configuration.voters:
                 return None
-            self._freeze(self.applied_index)
-        assert self._point is not None
-        (index, messages), self._point = self._point, None
+            images.freeze(self.applied_index)
+        assert images.point is not None
+        index = images.point[0]
         term = self._raft.log.term_at(index)
         assert term is not None, index
-        writer = self._storage.begin_snapshot(index, term, self._raft.membership.at(index).encode())
-        self._job = SnapshotJob(self._imager, writer, index, messages, self._hashes if is_point else None)
-        return self._job
-
-    def _hashes(self) -> dict[bytes, bytes]:
-        snapshot = self._storage.snapshot
-        assert snapshot is not None
-        return snapshot.hashes
+        return images.begin(term, self._raft.membership.at(index).encode(), compares=compares)
 
     def snapshot_done(self, job: SnapshotJob) -> None:
         """A job was finished."""
-        assert job is self._job
-        self._snapshot_index = job.index
-        self.snapshot_messages = job.messages
-        self._snapshots += 1
-        self._job = None
-        if job.root and not self._roots.add(self._roots.own, job.index, job.root):
+        if not self._images.done(job):
             self._diverged(job.index)
         base = self._kept_base()
         self._raft.snapshot_taken(job.index, base + 1)
@@ -884,9 +975,9 @@ class Replica:
     def _kept_base(self) -> int:
         """The last entry that need not be sent from the log any more: followers that lack older ones get a snapshot."""
         if self._alone:
-            return self._snapshot_index
+            return self._images.index
         room = self.config.snapshot_log_bytes // 4
-        base = self._snapshot_index
+        base = self._images.index
         while base > self._recent.base and room > 0:
             room -= self._recent.size_of(base) + ENTRY_OVERHEAD_BYTES
             base -= 1
@@ -894,14 +985,12 @@ class Replica:
 
     def snapshot_failed(self, job: SnapshotJob) -> None:
         """A job was given up: the next snapshot writes every page."""
-        assert job is self._job
-        self._imager.start_over()
-        self._job = None
+        self._images.failed(job)
 
     def reclaim(self) -> int:
         """Give back segments that the newest snapshot covers and nothing lives in; how many. Blocking."""
         machine = self.machine
-        through = min(self._snapshot_index, self._raft.log.base_index)
+        through = min(self._images.index, self._raft.log.base_index)
         return self._storage.reclaim(through, lambda first, last: live_in(machine, first, last))
 
     def leave_out_dead(self, pin: Pin) -> None:
@@ -920,8 +1009,8 @@ class Replica:
             "leader": self._raft.leader,
             "commit_index": self._raft.commit_index,
             "applied_index": self.applied_index,
-            "snapshot_index": self._snapshot_index,
-            "snapshots": self._snapshots,
+            "snapshot_index": self._images.index,
+            "snapshots": self._images.count,
             "entries": self._entries,
             "body_cache_bytes": self._bodies.bytes,
             "recent_bytes": self._recent.bytes,
