@@ -144,7 +144,7 @@ class Carrier:
         route = self._route
         began = time.monotonic()
         while True:
-            route.begin(time.monotonic())
+            self.exchange.attempt(time.monotonic())
             failure = await self._connection(route.current)
             now = time.monotonic()
             pause_s = route.next(now, failure)

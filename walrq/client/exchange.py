@@ -378,11 +378,15 @@ class Exchange:
         return b"" if self._connection is None else self._connection.take_output()
 
     # --- the connection -------------------------------------------------------------------------------------
+    def attempt(self, now: float) -> None:
+        """A connection to the route's node is attempted: what the node before said is not said of this one."""
+        self.route.begin(now)
+        self.refused = self.left = None
+
     def connecting(self) -> None:
         """A new connection exists; its Hello is in the output."""
         self._connection = ClientConnection(Hello(client=self.client_name, session=self.session))
         self.link = Link.GREETING
-        self.refused = self.left = None
 
     def receive(self, data: bytes, now: float) -> list[Call]:
         """Bytes from the server: the calls that they finish. When `link` is DOWN afterwards, close the
@@ -696,7 +700,11 @@ class Exchange:
         if call is None or not call.sends:
             if call is not None and call.refusal is not None:
                 return call.refusal
-            return self.refused or ServerUnreachable(
+            if self.refused is not None:
+                return self.refused
+            if self.route.leaderless and self.route.latest is not None:
+                return self.route.latest
+            return ServerUnreachable(
                 "no server answered in time; the request was not sent. Is the node up, and the address right?"
             )
         if self.link is Link.UP:

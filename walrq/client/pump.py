@@ -397,7 +397,7 @@ class Pump:
             self._waker.send(b"!")
 
     def _connect(self) -> None:
-        self._route.begin(time.monotonic())
+        self._exchange.attempt(time.monotonic())
         endpoint, patience_s = self._route.current, self._route.patience_s
         self._lock.release()
         try:
