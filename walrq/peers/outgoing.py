@@ -133,6 +133,8 @@ class Outgoing:
     async def _keep(self, lane: Lane) -> None:
         around = self._around
         failures = 0
+        # Which of the peer's addresses is next: the likeliest first, and again when there is news.
+        turn = 0
         while True:
             begun = around.now()
             addresses = around.addresses(self.node)
@@ -142,7 +144,7 @@ class Outgoing:
             try:
                 if not addresses:
                     raise NotReady("its address is not known yet")
-                self._address = addresses[failures % len(addresses)]
+                self._address = addresses[turn % len(addresses)]
                 connection = await around.dial(self._address, self.node, lane.purpose)
                 begun = around.now()
                 connected = True
@@ -160,8 +162,11 @@ class Outgoing:
                     error if isinstance(error, WalrqError) else cause(error),
                 )
             failures = 0 if around.now() - begun > _HELD_S else failures + 1
+            turn = 0 if connected else turn + 1
             if not may_hurry or hurries == self._hurries:
                 await self._back_off(failures, may_hurry)
+            if hurries != self._hurries:
+                turn = 0
 
     async def _back_off(self, failures: int, may_hurry: bool) -> None:
         delay = min(PEER_BACK_OFF_S * 2 ** min(failures, 16), PEER_BACK_OFF_S_MAX)
