@@ -24,7 +24,7 @@ SEGMENT_BYTES = 16 * 1024
 ROT = frozenset({Verdict.DAMAGED, Verdict.METADATA, Verdict.MISSING})
 
 
-def config(fsync: FsyncPolicy = "always", **changes: int) -> StorageConfig:
+def config(fsync: FsyncPolicy = "always", *, member: bool = False, **changes: int) -> StorageConfig:
     """Small segments, so that a short test rotates and recycles."""
     settings: dict[str, int] = {
         "segment_bytes": SEGMENT_BYTES,
@@ -33,7 +33,7 @@ def config(fsync: FsyncPolicy = "always", **changes: int) -> StorageConfig:
         "pool_segments_max": 3,
         **changes,
     }
-    return StorageConfig(data_dir="data", fsync=fsync, **settings)
+    return StorageConfig(data_dir="data", fsync=fsync, member=member, **settings)
 
 
 Image = tuple[int, tuple[tuple[bytes, bytes], ...]]

@@ -273,8 +273,11 @@ class SnapshotStore:
             self, self._disk, self._directory, number, index, term, meta, lambda: index, {}, received=True
         )
 
-    def claim(self, index: int) -> None:
-        """Before a received snapshot is finished. StorageError if another is being written, or a newer one is there."""
+    def claim(self, index: int) -> int:
+        """Before a received snapshot is finished: the number of its manifest, higher than that of any other.
+
+        StorageError if another is being written, or a newer one is there.
+        """
         with self._lock:
             newest = self.newest
             if self._writing:
@@ -282,6 +285,9 @@ class SnapshotStore:
             if newest is not None and index < newest.index:
                 raise StorageError(f"the snapshot at {index} is older than the one at {newest.index}")
             self._writing = True
+            number = self._next_number
+            self._next_number += 1
+            return number
 
     def publish(self, number: int, manifest: Manifest) -> None:
         """Make a snapshot the newest, after its pages were synced. OSError: the old one stands."""
@@ -343,6 +349,8 @@ class SnapshotWriter:
         self._disk = disk
         self._directory = directory
         self._number = number
+        # Of a received one: known when it is finished, for others may have been made since.
+        self._manifest_number = number
         self._index = index
         self._term = term
         self._meta = meta
@@ -390,14 +398,14 @@ class SnapshotWriter:
         if newest is not None and newest.index > self._index:
             raise StorageError(f"the snapshot at {self._index} is older than the one at {newest.index}")
         if self._received:
-            self._store.claim(self._index)
+            self._manifest_number = self._store.claim(self._index)
             self._claimed = True
         self._rewrite_sparse_files()
         self._flush()
         manifest = Manifest(self._index, self._term, self._meta, self._pages, install)
         try:
             self._sync_pages()
-            self._with_reserve(lambda: self._store.publish(self._number, manifest))
+            self._with_reserve(lambda: self._store.publish(self._manifest_number, manifest))
             self._open = False
             self._store.collect()
         except OSError as error:
@@ -421,7 +429,7 @@ class SnapshotWriter:
         self._buffer.clear()
         self._close()
         # A manifest without its pages would look like damage, so it goes first, for good.
-        for path in (f"{self._directory}/{manifest_name(self._number)}", self._path):
+        for path in (f"{self._directory}/{manifest_name(self._manifest_number)}", self._path):
             if self._disk.exists(path):
                 self._disk.unlink(path)
                 self._disk.fsync_directory(self._directory)

@@ -397,8 +397,6 @@ class Installer:
             identity.raise_version(self._disk, self._data_dir)
         self._wal.make_durable()
         self._publish(install)
-        self._open = False
-        self._ended()
 
     def _settle(self) -> Install:
         """Everything durable under names that mean nothing yet."""
@@ -417,9 +415,12 @@ class Installer:
         try:
             self._writer.finish(install)
         except StorageError as error:
-            if self._writer.is_published:
+            if self._writer.is_published or isinstance(error.__cause__, OSError):
+                # Whether the manifest is there is for the next start to find out: nothing is touched any more.
                 self._wal.fail(OSError(errno.EIO, error.text))
+                self._end()
             raise
+        self._end()
         if install is not None:
             self._wal.enter(install, self.index, lambda: complete_install(self._disk, self._data_dir, install))
 
@@ -427,14 +428,17 @@ class Installer:
         """Leave nothing; fine to call again, and after `finish`. StorageError."""
         if not self._open:
             return
-        self._open = False
+        self._end()
         try:
+            # The snapshot first, for good: it must not come back without its records.
             self._writer.abort()
             self._discard()
         except OSError as error:
             raise StorageError(f"what was received could not be removed: {error.strerror or error}") from error
-        finally:
-            self._ended()
+
+    def _end(self) -> None:
+        self._open = False
+        self._ended()
 
     def _discard(self) -> None:
         self._segments.close()
