@@ -62,6 +62,7 @@ class Node:
         self.stuck = False
         self.lives = 0
         self.loads = 0
+        self.installs = 0
         self.start()
 
     def reading(self) -> Reading:
@@ -114,6 +115,7 @@ class Node:
         self.refused += done.refused
         self.reads.update(done.reads)
         self.findings += done.findings
+        self.installs += done.installed
 
     def work(self) -> bool:
         """One round of what a driver does. Whether there was anything to do."""

@@ -44,11 +44,12 @@ class _Stream:
 
 @attrs.frozen
 class Read:
-    """What was read for a follower; `data` None: nothing can be."""
+    """What was read for a follower; `data` None: nothing can be. `why`: it is there, but damaged."""
 
     wanted: ChunkWanted
     data: bytes | None
     is_last: bool = False
+    why: str = ""
 
 
 class Sending:
@@ -77,9 +78,9 @@ class Sending:
             if stream is None:
                 return Read(wanted, None)
             return Read(wanted, *stream.read(wanted.offset, wanted.bytes_max))
-        except (StorageError, CorruptRecord):
-            # Begun anew with what there is then; what is damaged is in the storage's findings.
-            return Read(wanted, None)
+        except (StorageError, CorruptRecord) as error:
+            # Begun anew, a little later, with what there is then.
+            return Read(wanted, None, why=error.text)
 
     def _stream(self, wanted: ChunkWanted, machine: Machine) -> _Stream | None:
         stream = self._streams.get(wanted.receiver)
