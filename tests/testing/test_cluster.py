@@ -53,7 +53,7 @@ def test_the_same_seed_is_the_same_run(repository_root: Path) -> None:
 
 def test_without_faults_nothing_is_lost_or_repeated() -> None:
     """The calm case is simulated too: what a fault explains must not happen here."""
-    report = run_seed(3, Options(nodes=1, fault_ms=None))
+    report = run_seed(3, Options(nodes=1, faults=False))
 
     assert report.entries > 200
     assert not report.marks["power lost"] and not report.marks["process killed"]

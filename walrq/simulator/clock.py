@@ -23,24 +23,32 @@ class NodeClock:
         self._wall_rate = 1 + draw.uniform(-0.05, 0.05)
         self._base_us = 0
         self._wall_offset_ms = draw.randrange(-5_000, 5_000)
+        # The last answer: much happens at one moment.
+        self._read_at = -1
+        self._reading = Reading(0, 0)
         self.boot()
 
     def boot(self) -> None:
         """Monotonic time of a process starts anywhere."""
         self._base_us = self._draw.randrange(0, 10**12)
+        self._read_at = -1
 
     def jump(self) -> int:
         """The wall clock is set; by how many ms."""
         step_ms = self._draw.choice((-HOUR_MS, HOUR_MS, -4_000, 4_000, -100, 100))
         self._wall_offset_ms += step_ms
+        self._read_at = -1
         return step_ms
 
     def read(self, now_us: int) -> Reading:
         """What both clocks show."""
-        return Reading(
-            int(self._base_us + now_us * self._rate) // MS,
-            WALL_MS + int(now_us * self._wall_rate) // MS + self._wall_offset_ms,
-        )
+        if now_us != self._read_at:
+            self._read_at = now_us
+            self._reading = Reading(
+                int(self._base_us + now_us * self._rate) // MS,
+                WALL_MS + int(now_us * self._wall_rate) // MS + self._wall_offset_ms,
+            )
+        return self._reading
 
     def until_us(self, monotonic_ms: int, now_us: int) -> int:
         """True time from now until the monotonic clock shows that; at least 0, never too early."""

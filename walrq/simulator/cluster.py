@@ -22,7 +22,7 @@ from walrq.simulator.history import History
 from walrq.simulator.nemesis import Nemesis
 from walrq.simulator.network import SimNetwork, Weather
 from walrq.simulator.node import TICK_US, TIMING, Node
-from walrq.simulator.options import DEFAULTS, Options, Report
+from walrq.simulator.options import DEFAULTS, REQUESTS_MIN, Options, Report
 from walrq.simulator.processes import QUEUES, Account, Drainer, Process, Request
 from walrq.simulator.promises import promise
 from walrq.storage.config import FsyncPolicy
@@ -32,8 +32,11 @@ NODES_MAX: Final = 7
 DRAIN_US_MAX: Final = 100 * 1000 * MS
 # A healed majority elects within two or three time-outs; ten times that is never.
 ELECTION_US_MAX: Final = 30 * (TIMING.election + TIMING.spread) * TICK_US
-LOAD_MS_ALONE: Final = 3_000
-LOAD_MS: Final = 1_200
+CONVERGE_US_MAX: Final = 20 * 1000 * MS
+# Of a node that is alone, and of several: a seed of either does about the same work.
+LOAD_MS: Final = (3_000, 700)
+FAULT_MS: Final = (250, 90)
+CHECK_EVERY: Final = (20, 60)
 
 
 class Cluster:
@@ -53,8 +56,9 @@ class Cluster:
         count = options.nodes if options.nodes is not None else shape.choice((1, *(3,) * 8, 5))
         if not 1 <= count <= NODES_MAX:
             raise ConfigError(f"{count} nodes cannot be simulated, 1 to {NODES_MAX} can")
-        load_ms = options.load_ms if options.load_ms is not None else LOAD_MS_ALONE if count == 1 else LOAD_MS
-        self.load_until_us = load_ms * MS
+        among = count > 1
+        self.load_until_us = (options.load_ms if options.load_ms is not None else LOAD_MS[among]) * MS
+        check_every = options.check_every if options.check_every is not None else CHECK_EVERY[among]
         self.now_us = 0
         self.log: list[str] = []
         self.marks: Counter[str] = Counter()
@@ -69,13 +73,13 @@ class Cluster:
         self._members = self._first_count = count
         self._core: set[str] = set()
         self.network = SimNetwork(self, self.nodes, self.draw("network"), Weather.drawn(self.draw("weather")))  # type: ignore[arg-type]
-        self.history = History(self, self.nodes, options.check_every)  # type: ignore[arg-type]
+        self.history = History(self, self.nodes, check_every)  # type: ignore[arg-type]
         names = [f"n{number}" for number in range(1, count + 1)]
         for name in names:
             self._add(name, None if count == 1 else Configuration.of(names))
         # Between the end of faults and the healing of everybody: nobody may be needed who is not well.
         self.is_minimal = False
-        self.nemesis = Nemesis(self, options.fault_ms if options.fault_ms is not None else 1)
+        self.nemesis = Nemesis(self, options.fault_ms if options.fault_ms is not None else FAULT_MS[among])
         self.account = Account()
         self.processes = [
             Process(self, f"p{number}", self.account, options.pace_ms * MS)
@@ -211,13 +215,16 @@ class Cluster:
         self.at(1 * MS, self._set_up)
         for process in self.processes:
             self.at(self._network_draw.randrange(20 * MS), process.wake)
-        if self.options.fault_ms is not None:
+        if self.options.faults:
             self.nemesis.next()
         self._run_until(lambda: self.now_us >= self.load_until_us)
         self._calm()
+        self._elect()
+        if self.options.load_ms is None:
+            # Those who had nobody to speak to so far are heard now.
+            self._settle_down(lambda: self.requests >= REQUESTS_MIN, "clients get no answers")
         for process in self.processes:
             process.stopped = True
-        self._elect()
         self._settle_down(lambda: all(process.is_idle for process in self.processes), "requests are under way")
         self._drain()
         self.account.check()
@@ -319,12 +326,15 @@ class Cluster:
         self.is_minimal = True
 
     def _elect(self) -> None:
-        """Drains, its first half: somebody of the core leads, and is heard, within a bound."""
+        """Drains, its first half: somebody leads, and the core follows, within a bound."""
         until_us = self.now_us + ELECTION_US_MAX
 
         def elected() -> bool:
-            node = self.leader
-            return node is not None and node.name in self._core and node.replica is not None and node.replica.accepts
+            leader = self.leader
+            if leader is None or leader.replica is None or not leader.replica.accepts:
+                return False
+            replicas = [self.nodes[name].replica for name in self._core]
+            return all(replica is not None and replica.leader == leader.name for replica in replicas)
 
         self._run_until(lambda: elected() or self.now_us > until_us)
         promise("Drains", elected(), "a healed majority elected nobody", sorted(self._core))
@@ -351,7 +361,10 @@ class Cluster:
             nodes = members()
             return bool(nodes) and all(n.replica is not None and n.replica.applied_index == index for n in nodes)
 
-        self._settle_down(converged, "nodes do not come to the same index")
+        until_us = self.now_us + CONVERGE_US_MAX
+        self._run_until(lambda: converged() or self.now_us > until_us)
+        stand = {n.name: (n.replica.applied_index, n.replica.status.value) for n in members() if n.replica is not None}
+        promise("Drains", converged(), "nodes do not come to the same index", self.history.index, stand)
         for node in members():
             assert node.replica is not None
             self.history.compare(node.name, node.replica, at_once=True)

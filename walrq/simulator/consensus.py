@@ -110,10 +110,12 @@ class Consensus:
 
     def _configuration(self, node: Member, raft: Raft, record: Record) -> None:
         new = set(Configuration.decode(record.body).voters)
+        old: set[str] = set()
         for index, configuration in raft.membership.history:
             if index < record.index:
                 old = set(configuration.voters)
-        promise("QuorumOverlap", len(new ^ old) <= 1, node.name, record.index, old, new)
+        # A node that joins knows of no group before its first.
+        promise("QuorumOverlap", not old or len(new ^ old) <= 1, node.name, record.index, old, new)
 
     # --- what is said ---------------------------------------------------------------------------------------
     def said(self, node: Member, raft: Raft, message: Message) -> None:

@@ -93,7 +93,7 @@ class Node:
         self._turns = 0
         self._unfinished: tuple[int, int] | None = None
         # Faults still happen.
-        self.restless = cluster.options.fault_ms is not None
+        self.restless = cluster.options.faults
 
     # --- what it is -----------------------------------------------------------------------------------------
     @property
@@ -631,10 +631,8 @@ class Node:
         self.stored.terms = {record.index: record.term for record in storage.entries(1)}
 
     def _begin_snapshot(self) -> None:
-        replica, storage = self.replica, self.storage
-        assert replica is not None and storage is not None
-        if storage.durable_index < replica.applied_index and self._persisting is None:
-            storage.sync()
+        replica = self.replica
+        assert replica is not None
         self._job = replica.begin_snapshot()
         if self._job is not None:
             self._cluster.history.frozen(self.name, self._job.index)
@@ -654,6 +652,12 @@ class Node:
             if more:
                 self._later(self._draw.randrange(50, 2 * MS), self._snapshot)
                 return
+            if self.storage.durable_index < job.index:
+                # Under a weak policy; the thread that persists does it, when it is free.
+                if self._persisting is not None or self.hardware.stuck:
+                    self._later(MS, lambda: self._write_snapshot(job, more))
+                    return
+                self.storage.sync()
             job.finish()
         except DiskFull:
             job.abort()

@@ -91,9 +91,10 @@ class Options:
         load_ms: simulated time under load and faults; None: what suits the number of nodes.
         processes: clients.
         pace_ms: mean time between a client's requests.
-        fault_ms: mean time between faults; None: none.
+        faults: whether anything goes wrong.
+        fault_ms: mean time between faults; None: what suits the number of nodes.
         fsync: policy; None: the seed draws one. Under a weak one only processes are killed, power stays on.
-        check_every: compare whole images every so many entries.
+        check_every: compare whole images every so many entries; None: what suits the number of nodes.
         verbose: every message is in the event log.
     """
 
@@ -101,9 +102,10 @@ class Options:
     load_ms: int | None = None
     processes: int = 4
     pace_ms: int = 20
-    fault_ms: int | None = 250
+    faults: bool = True
+    fault_ms: int | None = None
     fsync: FsyncPolicy | None = None
-    check_every: int = 20
+    check_every: int | None = None
     verbose: bool = False
 
 
