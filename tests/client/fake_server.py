@@ -101,6 +101,7 @@ class FakeServer:
         messages: what the list queue holds, as (queue, id, payload).
         sessions: numbers of the sessions this server knows.
         reads: how many pieces the requests came in.
+        node, cluster, nodes, leader: what its Welcome says.
     """
 
     listener: socket.socket
@@ -112,6 +113,10 @@ class FakeServer:
     messages: list[tuple[str, int, bytes]] = attrs.field(factory=list)
     settled: list[api.Settle] = attrs.field(factory=list)
     results: dict[tuple[int, int], api.Reply] = attrs.field(factory=dict)
+    node: str = "fake"
+    cluster: str = "cluster"
+    nodes: tuple[api.NodeAt, ...] = ()
+    leader: str | None = None
     executed: int = 0
     reads: int = 0
     _ids: int = 1000
@@ -134,7 +139,16 @@ class FakeServer:
     def welcome(self, hello: Hello) -> Welcome | api.Failed:
         """Known sessions are resumed."""
         session = hello.session if hello.session in self.sessions else None
-        return Welcome("fake", "cluster", (Shards(0, 31, None),), {}, session, 1_700_000_000_000)
+        return Welcome(
+            self.node,
+            self.cluster,
+            (Shards(0, 31, None),),
+            {},
+            session,
+            1_700_000_000_000,
+            nodes=self.nodes,
+            leader=self.leader,
+        )
 
     def accept(self) -> None:
         """Accept until the listener is closed."""

@@ -61,6 +61,7 @@ class Pump:
         """Nothing is connected yet: see `open`."""
         self._nodes = endpoints if isinstance(endpoints, Nodes) else Nodes(tuple(endpoints))
         self.config = config
+        self._look_up_s = min(LOOK_UP_S, config.node_timeout_s / 2)
         # Called around every wait with the lock held: it may raise, and must not call the client.
         self.on_turn: Callable[[], None] | None = None
         self._closed = False
@@ -242,7 +243,7 @@ class Pump:
         if self.on_turn is not None:
             self.on_turn()
         now = time.monotonic()
-        self._look_up_at = now + LOOK_UP_S
+        self._look_up_at = now + self._look_up_s
         self._deliver(exchange.tick(now), now)
         self._merger.tick(now)
         if self._sock is not None:
@@ -530,10 +531,10 @@ class Pump:
                     self._pumping = True
                     self._pumper = threading.get_ident()
                     try:
-                        self._heard_at = max(self._heard_at, time.monotonic() - LOOK_UP_S)
+                        self._heard_at = max(self._heard_at, time.monotonic() - self._look_up_s)
                         while self._must_wait(call):
                             if not self._glance(call):
-                                self._step(LOOK_UP_S)
+                                self._step(self._look_up_s)
                             if self._listeners:
                                 self._news.notify_all()
                     finally:

@@ -54,7 +54,14 @@ class Keeper:
         self._client = Client(
             endpoints,
             # One connection: whoever stops the keeper wakes it there.
-            attrs.evolve(config, pool=1, timeout_s=patience, connect_timeout_s=min(patience, config.connect_timeout_s)),
+            # A node that says nothing is left early enough for another one to be asked within the same call.
+            attrs.evolve(
+                config,
+                pool=1,
+                timeout_s=patience,
+                connect_timeout_s=min(patience, config.connect_timeout_s),
+                node_timeout_s=min(patience / 2, config.node_timeout_s),
+            ),
         )
         self._client.on_turn = self._look_up
         self._mailbox = mailbox
