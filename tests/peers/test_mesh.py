@@ -165,8 +165,7 @@ async def test_a_peer_that_comes_back_is_dialed_at_once(mock_clock: trio.testing
         before = trio.current_time()
         last_error = anna.mesh.stats()["bert"].last_error
         bert = await nodes.start("bert", {"anna": anna.address})
-        while "bert" not in anna.up():
-            await trio.testing.wait_all_tasks_blocked(0.005)
+        await anna.wait_up_without_time("bert")
 
         assert "Connection refused" in last_error
         assert before == trio.current_time()
@@ -179,8 +178,7 @@ async def test_a_silent_line_is_given_up_and_dialed_anew(mock_clock: trio.testin
     async with group() as nodes:
         line, bert = await Line.before(nodes, "bert")
         anna = await nodes.start("anna", {"bert": bert.address})
-        while "bert" not in anna.up():
-            await trio.testing.wait_all_tasks_blocked(0.005)
+        await anna.wait_up_without_time("bert")
         await pass_time(mock_clock, 20)
         assert [("up", "bert")] == anna.news
         line.hold()

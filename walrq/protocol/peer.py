@@ -393,6 +393,7 @@ class _Handshake:
         self._said: list[bytes] = [binding]
         self._output: list[bytes] = []
         self._failed = False
+        self._unfinished = "the connection was closed before the handshake was over"
         # What the next frame must be: all the state a handshake has.
         self._next: Callable[[bytes], None]
 
@@ -435,7 +436,8 @@ class _Handshake:
             RemoteProtocolError: before the handshake was over.
         """
         if self.peer is None and not self._failed:
-            raise RemoteProtocolError("the connection was closed before the handshake was over")
+            self._failed = True
+            raise RemoteProtocolError(self._unfinished)
 
     def _say(self, item: list[Any]) -> bytes:
         body = encode(item)
@@ -484,9 +486,11 @@ class DialerHandshake(_Handshake):
         """See the module. `judge` raises WalrqError for a node that this one will not talk to."""
         super().__init__(secret, hello, nonce, judge, binding, _DIALER_BYTES_MAX)
         self._said.append(self._say([MAGIC, VERSION_MIN, VERSION_MAX, nonce]))
+        self._unfinished = "closed without a word: is this a node's peer address, and does it ask for TLS?"
         self._next = self._challenged
 
     def _challenged(self, body: bytes) -> None:
+        self._unfinished = "the connection was closed before the handshake was over"
         item = self._read(body)
         match item:
             case [str(magic), int(version), bytes(nonce)] if magic == MAGIC and len(nonce) == NONCE_BYTES:
