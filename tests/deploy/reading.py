@@ -66,7 +66,7 @@ def unit(text: str) -> dict[str, dict[str, list[str]]]:
             section = sections.setdefault(head[1], {})
             continue
         name, equals, given = line.partition("=")
-        if section is None or not equals or not re.fullmatch(r"[A-Z]\w+", name):
+        if section is None or not equals or not re.fullmatch(r"[A-Z]\w*", name):
             raise ValueError(f"line {number} is no line of a unit: {line!r}")
         section.setdefault(name, []).append(given)
     return sections
