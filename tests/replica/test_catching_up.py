@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from tests.replica.group import Group, Node, lease, members, push
@@ -170,11 +172,13 @@ def test_a_stream_resumes_after_its_link_was_lost(group: Group) -> None:
     busy(leader, 60, size=200)
     away.start()
     lost = 0
+    draw = random.Random(5)
 
     def drops(message: object) -> bool:
         nonlocal lost
-        lost += type(message).__name__ == "SnapshotChunk"
-        return type(message).__name__ == "SnapshotChunk" and lost % 3 == 2
+        is_lost = type(message).__name__ == "SnapshotChunk" and draw.random() < 0.3
+        lost += is_lost
+        return is_lost
 
     group.drops = drops
     group.connect()

@@ -585,6 +585,11 @@ class Raft:
         self._repair_target = None
         self._repairing = True
 
+    def give_up_repair(self) -> None:
+        """Nobody has what this node lost: it takes part again, with what it has."""
+        self._repairing = self.recovering = False
+        self._note("RepairGivenUp")
+
     def _go_on_with_repair(self) -> None:
         target = self._repair_target
         if target is None:

@@ -43,6 +43,7 @@ class Found:
         recent: sizes of these entries; none of them is in memory.
         stamps: (index, stamp) of entries that are not applied.
         log_bytes, commands: of what was applied from the log.
+        damaged: entries that this node may have acknowledged are lost: it is to be repaired.
     """
 
     machine: Machine
@@ -58,6 +59,7 @@ class Found:
     stamps: list[tuple[int, Stamp]] = attrs.field(factory=list)
     log_bytes: int = 0
     commands: int = 0
+    damaged: bool = False
 
     def tail(self, storage: Storage) -> Tail:
         """The log as consensus needs to know it."""
@@ -102,6 +104,13 @@ def look(storage: Storage, config: ReplicaConfig) -> Found:
     found = _from_snapshot(config, snapshot)
     found.configurations.append((found.snapshot_index, first))
     found.cluster_id = hard.cluster_id if hard is not None else config.cluster_id
+    if storage.needs_repair:
+        if _was_alone(storage, config, first):
+            # What it has is all there is.
+            storage.repaired()
+        else:
+            storage.drop_untrusted()
+            found.damaged = True
     _read_log(storage, config, found)
     found.hard_state = _term_and_vote(storage, config, found, hard)
     found.machine.take_effects()
@@ -114,6 +123,9 @@ def _first_configuration(storage: Storage, config: ReplicaConfig, snapshot: Snap
         return Configuration.decode(snapshot.meta)
     alone = Configuration({config.node_id: Member(config.node_id, config.address, storage.disk_uuid)})
     hard = storage.hard_state
+    if storage.needs_repair and snapshot is None and not storage.last_index:
+        # It had a log, and may have had company.
+        return Configuration()
     if snapshot is not None or storage.last_index:
         if hard is None or hard.vote == config.node_id or snapshot is not None:
             return alone
@@ -136,6 +148,23 @@ def _first_configuration(storage: Storage, config: ReplicaConfig, snapshot: Snap
     storage.append_batch([Record(1, FIRST_TERM, Kind.CONFIGURATION, body)], may_use_reserve=True)
     storage.sync()
     return wanted
+
+
+def _was_alone(storage: Storage, config: ReplicaConfig, first: Configuration) -> bool:
+    """Whether nobody else can have what this node lost.
+
+    It takes what is left of the log at its word only while its vote is its own: a group that it was in elected others.
+    """
+    current = first
+    untrusted = storage.recovered.untrusted_from
+    snapshot = storage.recovered.snapshot
+    for record in storage.entries((snapshot.index if snapshot is not None else 0) + 1):
+        if untrusted is not None and record.index >= untrusted:
+            break
+        if record.kind == Kind.CONFIGURATION:
+            current = Configuration.decode(record.body)
+    hard = storage.hard_state
+    return only(config.node_id, current) and (hard is None or hard.vote == config.node_id)
 
 
 def _enter(storage: Storage, config: ReplicaConfig, *, term: int) -> None:
@@ -173,6 +202,8 @@ def _read_log(storage: Storage, config: ReplicaConfig, found: Found) -> None:
             raise CorruptRecord(f"entry {index} is of kind {kind}, unknown to this version")
         while found.recent.last_index < index - 1:
             # Lost; what was there is said by the findings of the start.
+            if not alone:
+                raise CorruptRecord(f"entry {found.recent.last_index + 1} is missing, and not known to be lost")
             found.recent.note(0)
         found.recent.note(len(record.body))
         if not found.runs:
@@ -189,6 +220,8 @@ def _read_log(storage: Storage, config: ReplicaConfig, found: Found) -> None:
         elif kind == Kind.COMMANDS:
             found.stamps.append((index, stamp_of(record.body)))
     while found.recent.last_index < storage.last_index:
+        if not alone:
+            raise CorruptRecord(f"entry {found.recent.last_index + 1} is missing, and not known to be lost")
         found.recent.note(0)
     if not alone and only(config.node_id, current):
         # All others were removed: what was not decided then is by now.

@@ -46,7 +46,7 @@ class Replica(Seam):
             StorageError: what is stored belongs to another node, or cannot be read.
         """
         self = cls(storage, config, look(storage, config))
-        if only(config.node_id, self._configuration):
+        if only(config.node_id, self._configuration) and not self._damaged:
             self._begin_alone(reading)
         return self
 
@@ -298,7 +298,10 @@ class Replica(Seam):
         images = self._images
         if images.job is not None or self._whole is not None:
             return False
-        return images.point is not None or (images.is_long and self._alone)
+        if images.point is None:
+            return images.is_long and self._alone
+        # inv: SnapLeDurable: a follower may have applied what its own disk does not hold yet.
+        return images.point[0] <= self._raft.durable_index
 
     def begin_snapshot(self) -> SnapshotJob | None:
         """The snapshot of the last point, or else of now; None when one is on its way or nothing is new."""
@@ -309,9 +312,13 @@ class Replica(Seam):
         if images.point is None:
             if self.applied_index <= images.index or not self._configuration.voters:
                 return None
+            if self.applied_index > self._raft.durable_index:
+                return None
             images.freeze(self.applied_index)
         assert images.point is not None
         index = images.point[0]
+        if index > self._raft.durable_index:
+            return None
         term = self._raft.log.term_at(index)
         assert term is not None, index
         return images.begin(term, self._raft.membership.at(index).encode(), compares=compares)

@@ -7,6 +7,8 @@ from walrq.errors import Code, DiskFull, NotLeader, NotReady, StorageError
 from walrq.queues.clocks import LeaderClock, Reading
 from walrq.queues.commands import Bootstrap, Push, Tagged, decode_entry, encode_entry, stamp_of
 from walrq.queues.effects import Effects, Result
+from walrq.queues.image import live_in
+from walrq.queues.reads import lost_messages
 from walrq.raft.core import Raft
 from walrq.raft.entries import Entry, Kind
 from walrq.raft.leader import Leader
@@ -24,8 +26,13 @@ from walrq.replica.office import Times
 from walrq.replica.opening import Found
 from walrq.replica.transfer import Receiving, Sending
 from walrq.storage import hard_state as stored
+from walrq.storage.findings import Finding, Verdict
 from walrq.storage.record import Record
 from walrq.storage.storage import Storage
+
+# Election time-outs without a leader, all others connected, after which a node that lost nothing but what a weak
+# policy let go takes part again.
+REPAIR_ALONE_ROUNDS = 20
 
 
 class Seam:
@@ -91,6 +98,15 @@ class Seam:
         # --- snapshots
         # The last point that this leader proposed.
         self._point_proposed = 0
+        # Lost entries: under repair; there again, and not noted yet; ticks for which nobody led though all are here.
+        self._damaged = found.damaged
+        self._repaired_due = False
+        self._opened_at = self._raft.last_index
+        self._bodies_checked = False
+        self._leaderless_ticks = 0
+        self._may_give_up = storage.recovered.untrusted_from is None
+        if found.damaged:
+            self._raft.begin_repair()
         self._findings: list[str] = []
         self._entries = 0
         self._sending = Sending(storage)
@@ -174,7 +190,7 @@ class Seam:
             return False
         if (self._gathered or self._stamp_wanted) and self._raft.accepts:
             return True
-        return self._raft.has_ready
+        return self._raft.has_ready or self._repaired_due
 
     def propose(self, command: Tagged) -> int:
         """Gather a command for the next entry. Returns its ticket.
@@ -214,7 +230,9 @@ class Seam:
             return None
         assert self._persisting is None, "one persist at a time"
         ready = raft.take_ready()
-        self._persisting = batch = Batch(ready, self._records(ready), NO_STAMP, [], [], alone=False)
+        batch = Batch(ready, self._records(ready), NO_STAMP, [], [], alone=False, repaired=self._repaired_due)
+        self._repaired_due = False
+        self._persisting = batch
         return batch
 
     def _pack(self, commands: list[Tagged], reading: Reading) -> Batch:
@@ -266,6 +284,8 @@ class Seam:
         A full disk refuses the batch of a node that is alone (`complete` answers with `DiskFull`); any other error is
         final.
         """
+        if batch.repaired:
+            self._storage.repaired()
         ready = batch.ready
         state = ready.hard_state
         if state is not None:
@@ -522,8 +542,52 @@ class Seam:
             return
         self._raft.tick()
         self._look()
+        if self._damaged:
+            self._mend()
+        if not self._bodies_checked and self.applied_index >= self._opened_at:
+            self._note_lost_bodies()
         if self._links and self._raft.accepts:
             self._bind()
+
+    def _mend(self) -> None:
+        """See whether what was lost is here again."""
+        raft = self._raft
+        others = [node for node in self._configuration.voters if node != self.config.node_id]
+        if raft.leader is None and others and all(node in self._links for node in others):
+            self._leaderless_ticks += 1
+        else:
+            self._leaderless_ticks = 0
+        if self._may_give_up and self._leaderless_ticks > REPAIR_ALONE_ROUNDS * raft.timing.election:
+            # All are here and none can be elected: so many have lost something that nobody is left who has it.
+            raft.give_up_repair()
+            self._findings.append(
+                f"repair_given_up: all nodes are here and none may lead; node {self.config.node_id!r} takes part with"
+                " what its disk kept over an unclean stop of the machine: what was acknowledged under a weak fsync"
+                " policy just before may be gone"
+            )
+        if not raft.recovering:
+            self._damaged = False
+            self._repaired_due = True
+
+    def _note_lost_bodies(self) -> None:
+        """Live messages whose records are gone or damaged here: another node is the better leader.
+
+        Looked for once all is applied that was in the log at the start: what is not alive any more may have been given
+        back.
+        """
+        self._bodies_checked = True
+        storage, machine = self._storage, self.machine
+        lost = [(each.first, each.last) for each in lost_messages(machine, storage.index_ranges(), self.applied_index)]
+        lost += [span for span in storage.lost_spans() if span[0] <= self.applied_index and live_in(machine, *span)]
+        if lost:
+            first, last = min(lost)[0], max(last for _, last in lost)
+            self._raft.electable = False
+            text = "live messages have lost their bodies here; another node leads, which has them"
+            storage.note(Finding(Verdict.MISSING, "wal", text, first_index=first, last_index=last))
+            self._findings.append(
+                f"bodies_lost: node {self.config.node_id!r} lost records of live messages between entries {first} and"
+                f" {last}; it will not lead; remove it and let it join again with an empty directory"
+            )
 
     def take_messages(self, reading: Reading) -> list[Message]:
         """What is to be sent now; after every call that may have made some.
