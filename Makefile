@@ -17,6 +17,9 @@
 SHELL := /bin/sh
 ARGS ?=
 
+# Hundreds of short processes would each compile the same modules: twice the work of every start of a node.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 PY := $(VENV)/bin/python
 # What is imported gets compiled then: no need to compile all of it now.
@@ -66,8 +69,9 @@ check: $(VENV)/.installed-test
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
+# One process for each processor, which most tests leave idle now and then. ARGS="-n0" runs all in one.
 test: check
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest -n auto --maxprocesses 4 $(ARGS)
 
 # The site, strictly: a link that leads nowhere is an error.
 docs: $(VENV)/.installed-docs
