@@ -25,6 +25,7 @@ from walrq.raft.messages import (
     Vote,
     decode,
     encode,
+    encode_pieces,
 )
 
 uints = st.one_of(st.integers(0, 50), st.just((1 << 64) - 1))
@@ -148,6 +149,34 @@ def test_an_append_leaves_filled_only() -> None:
 
     filled = bare.filled([Entry(2, Kind.COMMANDS, b"x"), Entry(3, Kind.NOOP, b"")])
     assert filled == decode(encode(filled))
+
+
+@given(
+    st.lists(
+        st.builds(
+            Entry,
+            st.sampled_from([1, 23, 24, 255, 256, 65_535, 65_536, 2**32, 2**64 - 1]),
+            st.sampled_from(Kind),
+            st.sampled_from([b"", b"x", bytes(23), bytes(24), bytes(255), bytes(256), bytes(70_000), bytes(200_000)]),
+        ),
+        max_size=30,
+    )
+)
+def test_pieces_are_the_bytes_of_the_whole(entries: list[Entry]) -> None:
+    """Large bodies are not copied; the other end cannot tell."""
+    append = Append("c", "a", "b", 2**64 - 1, 4, 1, 4 + len(entries), 4, 0, tuple(entries))
+    plain = [[entry.term, int(entry.kind), entry.body] for entry in entries]
+
+    assert cbor2.dumps([5, "c", "a", "b", 2**64 - 1, 4, 1, 4 + len(entries), 4, 0, plain]) == encode(append)
+    assert encode(append) == b"".join(encode_pieces(append))
+
+
+def test_a_large_body_is_a_piece_of_its_own() -> None:
+    """A megabyte for each of four followers is not copied four times."""
+    body = bytes(100_000)
+    append = Append(*HEAD, 0, 0, 1, 0, 0, (Entry(5, Kind.COMMANDS, body),))
+
+    assert any(piece is body for piece in encode_pieces(append))
 
 
 def test_numbers_and_positions_stay_what_they_are() -> None:

@@ -249,7 +249,7 @@ class Outgoing:
                 more = encode_raft([filled])
                 pieces.extend(more)
                 done += 1
-                size += len(more[-1])
+                size += sum(map(len, more))
                 if size >= RAFT_APPEND_BYTES_MAX:
                     return
 

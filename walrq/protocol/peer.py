@@ -65,9 +65,8 @@ from walrq.protocol.codec import Decoder, check_plain, encode
 from walrq.protocol.fields import UINT64_MAX
 from walrq.protocol.framing import LENGTH, FrameBuffer, frame
 from walrq.raft.membership import Configuration
-from walrq.raft.messages import Message
+from walrq.raft.messages import Message, encode_pieces
 from walrq.raft.messages import decode as decode_message
-from walrq.raft.messages import encode as encode_message
 
 MAGIC: Final = "walrq-peer"
 VERSION_MIN: Final = 1
@@ -302,11 +301,12 @@ def encode_raft(messages: list[Message]) -> list[bytes]:
     """
     pieces = []
     for message in messages:
-        body = encode_message(message)
-        if len(body) > PEER_FRAME_BYTES_MAX:
-            raise FrameTooLarge(f"a message of {len(body)} bytes, at most {PEER_FRAME_BYTES_MAX} are allowed")
-        pieces.append(LENGTH.pack(len(body)))
-        pieces.append(body)
+        body = encode_pieces(message)
+        size = sum(map(len, body))
+        if size > PEER_FRAME_BYTES_MAX:
+            raise FrameTooLarge(f"a message of {size} bytes, at most {PEER_FRAME_BYTES_MAX} are allowed")
+        pieces.append(LENGTH.pack(size))
+        pieces += body
     return pieces
 
 

@@ -253,7 +253,11 @@ def _entries(value: Any) -> tuple[Entry, ...]:
     for item in value:
         if type(item) is not list or len(item) != 3 or type(item[2]) is not bytes:
             raise ValueError("has an item that is no [term, kind, body]")
-        entries.append(Entry(_uint(item[0]), Kind(_uint(item[1])), item[2]))
+        term, number, body = item
+        kind = _KINDS_OF_ENTRIES.get(_uint(number))
+        if kind is None:
+            raise ValueError(f"{number} is not a valid Kind")
+        entries.append(Entry(_uint(term), kind, body))
     return tuple(entries)
 
 
@@ -312,17 +316,59 @@ def _form(kind: type[Message], number: int) -> _Form:
 
 _FORMS: Final = {kind: _form(kind, number) for kind, number in NUMBERS.items()}
 _KINDS: Final = {number: kind for kind, number in NUMBERS.items()}
+_KINDS_OF_ENTRIES: Final = {int(kind): kind for kind in Kind}
+# From this average on copying bodies costs more than a piece each.
+_PIECE_BYTES_MIN: Final = 4096
 
 
 def encode(message: Message) -> bytes:
     """The bytes of a message. An append must have been filled."""
+    pieces = encode_pieces(message)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def encode_pieces(message: Message) -> list[bytes]:
+    """The bytes of a message, in pieces: large bodies of entries are pieces of their own, not copied."""
     form = _FORMS[type(message)]
+    parts = [form.number, *form.get(message)]
     if isinstance(message, Append):
         assert message.is_filled, message
-    parts = [form.number, *form.get(message)]
+        entries = message.entries
+        if sum(len(entry.body) for entry in entries) > _PIECE_BYTES_MIN * len(entries):
+            return _in_pieces(parts, entries)
     for at, to_plain in form.plain:
         parts[at] = to_plain(parts[at])
-    return cbor2.dumps(parts)
+    return [cbor2.dumps(parts)]
+
+
+def _in_pieces(parts: list[Any], entries: Sequence[Entry]) -> list[bytes]:
+    """The same bytes as CBOR of the whole would be; the entries are the last field."""
+    assert parts[-1] is entries
+    parts[-1] = ()
+    head = bytearray(cbor2.dumps(parts))
+    # Without the empty array at the end.
+    del head[-1:]
+    head += _head(0x80, len(entries))
+    pieces = []
+    for term, kind, body in [(entry.term, entry.kind, entry.body) for entry in entries]:
+        head += b"\x83"
+        head += _head(0, term)
+        head += _head(0, kind)
+        head += _head(0x40, len(body))
+        pieces.append(bytes(head))
+        pieces.append(body)
+        head.clear()
+    return pieces
+
+
+def _head(major: int, number: int) -> bytes:
+    """The head of a CBOR item (RFC 8949, 3): its type and a length or value."""
+    if number < 24:
+        return bytes((major | number,))
+    for code, size in ((24, 1), (25, 2), (26, 4), (27, 8)):
+        if number < 1 << 8 * size:
+            return bytes((major | code,)) + number.to_bytes(size, "big")
+    raise OverflowError(number)
 
 
 def decode(data: bytes) -> Message:
