@@ -250,14 +250,18 @@ def _entries(value: Any) -> tuple[Entry, ...]:
     if type(value) is not list or len(value) > RAFT_APPEND_ENTRIES_MAX:
         raise ValueError(f"is not an array of at most {RAFT_APPEND_ENTRIES_MAX}")
     entries = []
+    kinds = _KINDS_OF_ENTRIES
     for item in value:
         if type(item) is not list or len(item) != 3 or type(item[2]) is not bytes:
             raise ValueError("has an item that is no [term, kind, body]")
         term, number, body = item
-        kind = _KINDS_OF_ENTRIES.get(_uint(number))
+        # Up to a thousand in one message: the common case without a call.
+        if type(term) is not int or not 0 <= term <= UINT64_MAX:
+            _uint(term)
+        kind = kinds.get(number) if type(number) is int else None
         if kind is None:
-            raise ValueError(f"{number} is not a valid Kind")
-        entries.append(Entry(_uint(term), kind, body))
+            raise ValueError(f"{_uint(number)} is not a valid Kind")
+        entries.append(Entry(term, kind, body))
     return tuple(entries)
 
 
