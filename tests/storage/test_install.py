@@ -9,6 +9,7 @@ import pytest
 
 from tests.storage.crash import ROT, config
 from walrq.errors import CorruptRecord, DiskFull, Reclaimed, StorageError
+from walrq.storage.config import FsyncPolicy
 from walrq.storage.record import Record
 from walrq.storage.storage import Storage
 from walrq.testing.disk import PowerOff, SimDisk
@@ -165,6 +166,20 @@ def check_either(disk: SimDisk, before: State, after: State, what: str) -> int:
     assert () == again.recovered.report, what
     assert (more.index, 9, (*found[2], more), *found[3:]) == state_of(again), what
     return found[3]
+
+
+@pytest.mark.parametrize("fsync", ["never", ("interval", 50)], ids=["never", "interval"])
+@pytest.mark.parametrize("base", [10, 37, 40])
+def test_what_stays_of_the_own_log_is_durable_under_any_policy(fsync: FsyncPolicy, base: int) -> None:
+    """What came before the snapshot must not be lost behind it by a power loss."""
+    disk = SimDisk()
+    storage = Storage.open(disk, config(fsync))
+    for record in records(1, 40, 1):
+        storage.append_batch([record])
+    live = records(base + 1, 60, 2)[::3]
+    install(storage, base, 60, 3, live)
+    for seed in range(5):
+        check_installed(Storage.open(disk.crash(seed), config(fsync)), records(1, base, 1), live, 60, 3)
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=errno.errorcode.get)
@@ -402,3 +417,21 @@ def test_readers_and_pins_of_a_log_that_is_replaced_never_see_another_ones_bytes
     pin.release()
     assert records(3, 3, 2)[0] == storage.read(3)
     assert 90 == storage.last_index
+
+
+def test_an_installed_log_outlives_the_snapshot_that_brought_it() -> None:
+    """Own snapshots and rotations follow; nothing depends on the manifest that said what the log is."""
+    disk = SimDisk()
+    storage = filled(50, 1, disk)
+    live = records(34, 60, 2)[::4]
+    install(storage, 33, 60, 3, live)
+    more = records(61, 90, 4)
+    storage.append_batch(more[:4])
+    snapshot(storage, 64, {b"own": b"one"})
+    storage.append_batch(more[4:])
+    snapshot(storage, 80, {b"own": b"two"})
+    snapshot(storage, 81, {b"own": b"three"})
+    for after in [disk.keep_all(), *(disk.crash(seed) for seed in range(8))]:
+        again = opened(after)
+        assert () == again.findings
+        assert [*records(1, 33, 1), *live, *more] == list(again.entries(1))

@@ -370,3 +370,39 @@ def test_an_index_outside_the_log_is_not_there() -> None:
 def test_the_simulated_writes_are_plain_values() -> None:
     """The helper used above to tell writes apart compares by identity, so equal ones must be equal."""
     assert Write(1, b"x") == Write(1, b"x")
+
+
+@pytest.mark.parametrize("from_index", range(1, 14))
+def test_a_cut_anywhere_leaves_what_is_before_it_and_goes_on_there(from_index: int) -> None:
+    """In the last segment, in an older one, at the first record of one; for two syncs, and one a segment that goes."""
+    disk = SimDisk()
+    storage = Storage.open(disk, config())
+    for index in range(1, 13):
+        storage.append_batch([record(index, 1000)])
+    behind = [segment.first_index for segment in storage.stats().segments if segment.first_index > from_index]
+    before = disk.syncs
+    storage.truncate_suffix(from_index)
+
+    assert disk.syncs - before == (0 if from_index > 12 else 2)
+    assert 4 - len(behind) == len(storage.stats().segments)
+    assert from_index - 1 == storage.last_index == storage.durable_index
+    with pytest.raises(Reclaimed):
+        storage.read(from_index)
+    new = [Record(index, 2, 7, b"new") for index in range(from_index, from_index + 6)]
+    storage.append_batch(new)
+    for found in (storage, Storage.open(disk.keep_all(), config())):
+        assert () == found.recovered.report
+        assert [record(index, 1000) for index in range(1, from_index)] + new == list(found.entries(1))
+
+
+def test_a_cut_where_no_fence_fits_leaves_no_record_behind_it() -> None:
+    """A record without a body is smaller than a fence."""
+    disk = SimDisk()
+    storage = Storage.open(disk, config())
+    storage.append_batch([record(1, 4096 - 32 - 32), Record(2, 1, 1, b"")])
+    storage.truncate_suffix(2)
+    storage.append_batch([Record(2, 2, 1, b"another")])
+    again = Storage.open(disk.keep_all(), config())
+
+    assert () == again.recovered.report
+    assert [(1, 1), (2, 2)] == [(found.index, found.term) for found in again.entries(1)]

@@ -12,7 +12,7 @@ from tests.storage.test_install import filled, opened, records, snapshot
 from walrq.errors import CorruptRecord, DataDirInvalid
 from walrq.storage.hard_state import HardState
 from walrq.storage.record import Record
-from walrq.storage.segment import RECORDS_START, SLOT_OFFSETS
+from walrq.storage.segment import RECORDS_START, SLOT_COPY_OFFSET, SLOT_OFFSETS
 from walrq.storage.storage import Storage
 from walrq.testing.disk import PowerOff, SimDisk
 
@@ -119,29 +119,56 @@ def test_a_segment_that_is_gone_ends_a_members_log_before_it() -> None:
         check_dropped(disk.keep_all(), first)
 
 
-def test_a_slot_that_cannot_be_read_leaves_the_end_unknown() -> None:
-    """One slot or both: what is readable is kept, and more may have been."""
-    for chosen in ((0,), (1,), (0, 1)):
-        disk = lived()
-        for slot in chosen:
-            disk.flip_bit(segments(disk)[-1], SLOT_OFFSETS[slot] * 8 + 100)
-        storage = member(disk.keep_all())
-        assert (True, 101) == (storage.needs_repair, storage.recovered.untrusted_from)
-        storage.drop_untrusted()
-        assert records(21, 100, 1) == list(storage.entries(21))
+def hurt_slot(disk: SimDisk, slot: int, *copies: int) -> None:
+    """Flip a bit in copies of a slot of the newest segment."""
+    for copy in copies:
+        disk.flip_bit(segments(disk)[-1], (SLOT_OFFSETS[slot] + copy * SLOT_COPY_OFFSET) * 8 + 100)
+
+
+def died(last: int = 30) -> SimDisk:
+    """A node that was killed right after its last append."""
+    disk = SimDisk()
+    filled(last, 1, disk)
+    return disk.keep_all()
+
+
+@pytest.mark.parametrize("chosen", [(0,), (1,), (0, 1)])
+def test_a_slot_that_cannot_be_read_leaves_the_end_unknown_after_an_unclean_stop(chosen: tuple[int, ...]) -> None:
+    """One slot or both: what is readable is kept, and more may have been. After an orderly stop one says it all."""
+    disk = died()
+    stopped = lived(30)
+    for slot in chosen:
+        hurt_slot(disk, slot, 0, 1)
+        hurt_slot(stopped, slot, 0, 1)
+    storage = member(disk)
+    assert (True, 31) == (storage.needs_repair, storage.recovered.untrusted_from)
+    storage.drop_untrusted()
+    assert records(1, 30, 1) == list(storage.entries(1))
+    assert member(stopped).needs_repair == (len(chosen) == 2)
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_rot_in_one_sector_of_a_slot_costs_nothing(slot: int) -> None:
+    """Its other copy says the same."""
+    for copy in (0, 1):
+        disk = died()
+        hurt_slot(disk, slot, copy)
+        storage = member(disk)
+        assert ((), False, None) == (storage.findings, storage.needs_repair, storage.recovered.untrusted_from)
+        assert 30 == storage.last_index
 
 
 def test_last_record_and_newer_slot_rotted_together_is_not_taken_for_a_torn_tail() -> None:
-    """By a member: it asks the others before it counts again."""
-    disk = SimDisk()
-    storage = filled(30, 1, disk)
-    storage.close(clean=False)
-    disk = disk.keep_all()
-    harm(disk, records(30, 30, 1)[0])
-    for slot in SLOT_OFFSETS:
-        hurt = disk.keep_all()
-        hurt.flip_bit(segments(hurt)[-1], slot * 8 + 100)
-        assert member(hurt).needs_repair
+    """The record is named, also where nobody else can be asked, and however much of the slot is gone."""
+    for slot in (0, 1):
+        for copies in ((0,), (1,), (0, 1)):
+            disk = died()
+            harm(disk, records(30, 30, 1)[0])
+            hurt_slot(disk, slot, *copies)
+            alone = opened(disk.keep_all())
+            assert records(1, 29, 1) == list(alone.entries(1))
+            assert [30] == [index for finding in alone.findings for index in finding.lost]
+            assert member(disk).needs_repair
 
 
 def test_the_mark_is_durable_before_the_traces_are_gone() -> None:

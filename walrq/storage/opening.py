@@ -18,7 +18,7 @@ from walrq.storage.findings import Finding, Verdict
 from walrq.storage.manifest import Install
 from walrq.storage.pool import SegmentPool
 from walrq.storage.record import HEADER, HEADER_BYTES, seed_of
-from walrq.storage.recovery import Scan, end_behind, judge_end, keep_aside_if_room, scan_file, segment_from
+from walrq.storage.recovery import Scan, end_behind, judge_end, judge_slots, keep_aside_if_room, scan_file, segment_from
 from walrq.storage.segment import (
     PAGE_BYTES,
     RECORDS_START,
@@ -83,14 +83,17 @@ def open_wal(
     names = disk.list_directory(opening.directory)
     free, next_number = _free_files(opening, names, config.segment_bytes)
     headers = _headers(opening, names)
-    segments, last_scan, last_header = _segments(opening, headers, snapshot_index)
+    segments, last_scan, last_header = _segments(opening, headers, snapshot_index, clean=clean)
     _find_gaps(opening, segments, snapshot_index)
     ends: list[Finding] = []
     if not opening.set_aside:
         newest = (segments[-1].last_index, segments[-1].sealed) if segments else None
         ends = judge_end(newest, snapshot_index)
         opening.findings += ends
-    end_is_known = not ends and not opening.set_aside and (last_header is None or last_header.promise.whole)
+    promise = last_header.promise if last_header is not None else None
+    # After an orderly stop both slots say the same.
+    end_is_known = promise is None or promise.whole or (clean and promise.readable)
+    end_is_known = end_is_known and not ends and not opening.set_aside
     untrusted = _first_untrusted(opening, segments, snapshot_index, end_is_known=end_is_known)
     if untrusted is not None:
         before_change()
@@ -151,13 +154,9 @@ def complete_install(disk: Disk, data_dir: str, install: Install | None, *, keep
     # inv: NoMixedRead
     directory = f"{data_dir}/wal"
     names = disk.list_directory(directory)
-    if install is not None:
-        void = [name for name in names if _leaves(disk, directory, name, install)]
-        for name in void:
-            disk.unlink(f"{directory}/{name}")
-        if void:
-            # For good, before others take their names.
-            disk.fsync_directory(directory)
+    void = [] if install is None else [name for name in names if _leaves(disk, directory, name, install)]
+    for name in void:
+        disk.unlink(f"{directory}/{name}")
     staged = [name for name in names if staged_number_in(name) is not None]
     for name in staged:
         first_index = staged_number_in(name) or 0
@@ -170,7 +169,8 @@ def complete_install(disk: Disk, data_dir: str, install: Install | None, *, keep
             _move_aside(disk, data_dir, name)
         else:
             disk.unlink(path)
-    if staged:
+    if void or staged:
+        # One for all: whichever of these a crash undoes is done again at the next start.
         disk.fsync_directory(directory)
 
 
@@ -330,7 +330,7 @@ def _quarantine(
 
 
 def _segments(
-    opening: _Opening, headers: list[tuple[str, Header]], snapshot_index: int
+    opening: _Opening, headers: list[tuple[str, Header]], snapshot_index: int, *, clean: bool
 ) -> tuple[list[Segment], Scan | None, Header | None]:
     """The segments, and the scan and header of the last one."""
     segments: list[Segment] = []
@@ -347,7 +347,11 @@ def _segments(
             _cut_unsynced(opening, scanned.last_index, following)
             break
     if scanned is not None and header is not None and not scanned.broken_end:
-        _note_torn_tail(opening, f"wal/{headers[len(segments) - 1][0]}", segments[-1])
+        name = f"wal/{headers[len(segments) - 1][0]}"
+        unknown = [] if clean else judge_slots(name, header, scanned)
+        opening.findings += unknown
+        if not unknown:
+            _note_torn_tail(opening, name, segments[-1])
     return segments, scanned, header
 
 

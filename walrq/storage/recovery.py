@@ -97,6 +97,21 @@ def judge_end(newest: tuple[int, bool] | None, snapshot_index: int) -> list[Find
     return [Finding(Verdict.SUSPECT, "wal", text)]
 
 
+def judge_slots(name: str, header: Header, scanned: Scan) -> list[Finding]:
+    """What it means after an unclean stop that one of the newest segment's slots cannot be read.
+
+    Either it was being written, and nobody was told of the records that go with it, or it rotted, and then they may be
+    gone as well: what lies behind the end is not called torn.
+    """
+    # inv: NoSilentLoss
+    promise = header.promise
+    if promise.whole or not promise.readable or promise.sealed:
+        return []
+    index = scanned.last_index + 1
+    text = "a durable-end slot is not readable: if more than this was written, it may have been acknowledged"
+    return [Finding(Verdict.SUSPECT, name, text, first_index=index, last_index=index)]
+
+
 def follow(window: Window, seed: int, chain: Chain) -> Found | None:
     """The record at the chain's end if it is intact, chained, and the one expected (or a fence)."""
     found = verify(window, chain.end, seed)

@@ -8,7 +8,8 @@
 A *sparse* segment was written at one go when a snapshot was installed: its indexes ascend with gaps, it covers the
 gaps too, up to the last index its slots name, and it is sealed from the beginning.
 
-Each part has a page of its own: a torn or rotted page harms one of them. A slot repeats the incarnation and
+Each part has a page of its own: a torn or rotted page harms one of them. A slot is written twice into its page, at
+once, into two sectors: rot of one leaves the other. A slot repeats the incarnation and
 the first index, so a segment survives the loss of its identity page. The slots are written in turn, each with
 the fdatasync of the records it speaks of; the slot with the higher sequence is the newer one.
 
@@ -37,6 +38,8 @@ MAGIC: Final = b"WALRQSEG"
 PAGE_BYTES: Final = 4096
 SLOT_OFFSETS: Final = (PAGE_BYTES, 2 * PAGE_BYTES)
 RECORDS_START: Final = 3 * PAGE_BYTES
+# Where in its page the second copy of a slot lies: in another sector.
+SLOT_COPY_OFFSET: Final = 512
 # Offsets are kept in 32 bits in memory.
 SEGMENT_BYTES_LIMIT: Final = 1 << 31
 
@@ -147,6 +150,17 @@ class Slot:
         )[4:]
         return int(crc32c(rest)).to_bytes(4, "little") + rest
 
+    def pair(self) -> bytes:
+        """Both copies, as they are written to the beginning of the slot's page."""
+        encoded = self.encode()
+        return encoded.ljust(SLOT_COPY_OFFSET, b"\0") + encoded
+
+    @classmethod
+    def of_page(cls, page: bytes) -> Slot | None:
+        """The newer of two copies, which differ if a write was torn; None if neither can be read."""
+        copies = [cls.decode(page[offset : offset + SLOT.size]) for offset in (0, SLOT_COPY_OFFSET)]
+        return max((copy for copy in copies if copy is not None), key=lambda copy: copy.sequence, default=None)
+
     @classmethod
     def decode(cls, data: bytes) -> Slot | None:
         """The slot, or None if it is damaged."""
@@ -224,7 +238,7 @@ def read_header(disk: Disk, path: str) -> Header | None:
     finally:
         disk.close(handle)
     identity = Identity.decode(data[:PAGE_BYTES])
-    slots = [Slot.decode(data[offset : offset + SLOT.size]) for offset in SLOT_OFFSETS]
+    slots = [Slot.of_page(data[offset : offset + PAGE_BYTES]) for offset in SLOT_OFFSETS]
     readable = identity is not None
     if identity is None:
         witness = next((slot for slot in slots if slot is not None), None)
@@ -250,7 +264,7 @@ def header_bytes(
             sealed=sealed,
             sparse=identity.sparse,
         )
-        pages += slot.encode().ljust(PAGE_BYTES, b"\0")
+        pages += slot.pair().ljust(PAGE_BYTES, b"\0")
     return bytes(pages)
 
 
@@ -275,7 +289,7 @@ def seal(disk: Disk, path: str, segment: Segment, end: int, last_index: int) -> 
                 sealed=True,
                 sparse=segment.sparse,
             )
-            disk.pwrite(handle, slot.encode(), SLOT_OFFSETS[slot.sequence % len(SLOT_OFFSETS)])
+            disk.pwrite(handle, slot.pair(), SLOT_OFFSETS[slot.sequence % len(SLOT_OFFSETS)])
             disk.fdatasync(handle)
             segment.slot_sequence = slot.sequence
     finally:

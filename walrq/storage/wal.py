@@ -310,7 +310,7 @@ class Wal:
             last_index=segment.last_index if last_index is None else last_index,
             sealed=sealed,
         )
-        self._disk.pwrite(handle, slot.encode(), SLOT_OFFSETS[slot.sequence % len(SLOT_OFFSETS)])
+        self._disk.pwrite(handle, slot.pair(), SLOT_OFFSETS[slot.sequence % len(SLOT_OFFSETS)])
         segment.slot_sequence = slot.sequence
         segment.older_end, segment.newer_end = segment.newer_end, end
 
@@ -482,18 +482,20 @@ class Wal:
     def _cut(self, segment: Segment, offset: int, tail_crc: int) -> None:
         """End the log at `offset`, for good.
 
-        First both slots stop promising what is behind it; only then is it overwritten, by a fence: what is
+        First the newer slot stops promising what is behind it (of two ends the smaller is the older, whatever the
+        other slot says); only then is it overwritten, by a fence, while the next slot replaces that other one: what is
         left behind the fence chains to something else. Raises OSError (through the latch) only.
         """
         segment.end, segment.tail_crc = offset, tail_crc
-        for _ in SLOT_OFFSETS:
-            self._write_slot_or_latch(segment, offset, segment.last_index)
-            self._sync(self._handle)
+        self._write_slot_or_latch(segment, offset, segment.last_index)
+        self._sync(self._handle)
         self._dirty = False
         if offset + _FENCE_BYTES > segment.file_bytes:
+            # Too little room for a fence may be enough for a record without a body.
+            self._erase(segment, offset)
             self._open_segment(0, may_use_reserve=True)
             return
-        # The slots just written made the sequence unlike that at any earlier fence of this segment.
+        # The slot just written made the sequence unlike that at any earlier fence of this segment.
         body = segment.slot_sequence.to_bytes(_FENCE_BODY_BYTES, "little")
         term = segment.term_of(segment.last_index) if not segment.is_empty else 0
         crc, header, padding = encode(segment.seed, tail_crc, 0, FENCE, term, segment.last_index, body)
