@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import select
 import socket
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -62,12 +63,25 @@ Admit = Callable[[PeerHello], Awaitable[Admission]]
 
 @attrs.define(eq=False)
 class _Link:
-    """A connection of an authenticated node."""
+    """A connection of an authenticated node.
 
-    hello: PeerHello
+    Attributes:
+        scope: ends it: silent, or replaced.
+        ended: `receive_ready` has seen its end; `failure` says why, None for an orderly one.
+    """
+
+    connection: Connection
     scope: trio.CancelScope
     heard_at: float
+    silence_s: float
     replaced: bool = False
+    ended: trio.Event = attrs.field(factory=trio.Event)
+    failure: BaseException | None = None
+
+    @property
+    def hello(self) -> PeerHello:
+        """What the node says of itself."""
+        return self.connection.peer
 
     def replace(self) -> None:
         """End it: the node has a newer one."""
@@ -112,6 +126,11 @@ class Incoming:
         self._links: dict[tuple[str, Purpose], _Link] = {}
         self._pending: OrderedDict[trio.CancelScope, None] = OrderedDict()
         self._joins = 0
+        # All plain sockets of links: whoever waits for this one descriptor reads them all.
+        self._epoll = select.epoll() if hasattr(select, "epoll") else None
+        self._by_descriptor: dict[int, _Link] = {}
+        self._listened_to = False
+        self._alone = trio.Event()
 
     def nodes(self) -> dict[str, PeerHello]:
         """Who is connected, and what it said about itself."""
@@ -127,12 +146,42 @@ class Incoming:
             listener.setblocking(False)
             listener.listen(_BACKLOG)
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._drain)
                 while True:
                     await trio.lowlevel.wait_readable(listener)
                     if not self._accept_ready(listener, nursery):
                         await trio.sleep(_BACK_OFF_S)
         finally:
             listener.close()
+            if self._epoll is not None:
+                self._epoll.close()
+
+    def listen(self) -> int | None:
+        """From now on the caller waits until the descriptor is readable, and then calls `receive_ready`.
+
+        None where there is no such thing; then links are read as they are otherwise.
+        """
+        if self._epoll is None:
+            return None
+        self._listened_to = True
+        return self._epoll.fileno()
+
+    def stop_listening(self) -> None:
+        """The caller does not wait any more."""
+        self._listened_to = False
+        self._alone.set()
+
+    async def _drain(self) -> None:
+        """Read links, unless somebody else listens."""
+        if self._epoll is None:
+            return
+        while True:
+            if self._listened_to:
+                self._alone = trio.Event()
+                await self._alone.wait()
+            await trio.lowlevel.wait_readable(self._epoll.fileno())
+            if not self._listened_to:
+                self.receive_ready()
 
     def _accept_ready(self, listener: socket.socket, nursery: trio.Nursery) -> bool:
         """Accept what waits; False when descriptors ran out."""
@@ -208,25 +257,31 @@ class Incoming:
 
     async def _link(self, connection: Connection) -> None:
         """Read what a node says until it ends, is silent, is replaced, or says what does not belong here."""
-        peer = connection.peer
+        peer, wire = connection.peer, connection.wire
         key = peer.node, peer.purpose
         self._check_life(peer)
         older = self._links.pop(key, None)
         if older is not None:
             older.replace()
-        link = _Link(peer, trio.CancelScope(), self._now())
+        silence_s = SILENCE_S[peer.purpose]
+        now = self._now()
+        link = _Link(connection, trio.CancelScope(deadline=now + silence_s), now, silence_s)
         self._links[key] = link
         self._met(peer)
+        descriptor = wire.descriptor if self._epoll is not None else None
         try:
             with link.scope:
-                await self._read(connection, link)
+                if descriptor is None:
+                    await self._read(link)
+                else:
+                    await self._wait_for_end(link, descriptor)
         finally:
             if self._links.get(key) is link:
                 del self._links[key]
                 if not self.count(peer.node):
                     self._left(peer.node)
         if link.scope.cancelled_caught and not link.replaced:
-            raise trio.BrokenResourceError(f"silent for {SILENCE_S[peer.purpose]:g} s")
+            raise trio.BrokenResourceError(f"silent for {silence_s:g} s")
 
     def _check_life(self, peer: PeerHello) -> None:
         others = [link for (node, _), link in self._links.items() if node == peer.node and link.hello.life != peer.life]
@@ -240,30 +295,89 @@ class Incoming:
         if peer.node not in self.nodes() and len(self.nodes()) >= PEER_NODES_MAX:
             raise Overloaded(f"{PEER_NODES_MAX} nodes are connected already", limit=PEER_NODES_MAX)
 
-    async def _read(self, connection: Connection, link: _Link) -> None:
-        wire, frames, node = connection.wire, connection.frames, link.hello.node
-        deliver, now, silence_s = self._deliver, self._now, SILENCE_S[link.hello.purpose]
-        link.scope.deadline = now() + silence_s
+    async def _read(self, link: _Link) -> None:
+        """A wire that only a task can read."""
+        connection = link.connection
+        wire, frames = connection.wire, connection.frames
         bodies = connection.extra
         while True:
-            for body in bodies:
-                item = decode_item(body, node)
-                if isinstance(item, Message):
-                    deliver(item)
-                elif isinstance(item, Ping):
-                    await wire.send_all([encode_pong(item.number)])
-                elif isinstance(item, Refusal):
-                    raise type(item.error)(f"the other end refused: {item.error.text}", **item.error.details)
-                else:
-                    raise RemoteProtocolError(f"a link does not carry {type(item).__name__}")
-            if frames.error is not None:
-                raise frames.error
+            pongs = self._take(link, bodies)
+            if pongs:
+                await wire.send_all(pongs)
             data = await wire.receive_some(READ_BYTES_LARGE if frames.partial > READ_BYTES else READ_BYTES)
+            bodies = self._feed(link, data)
             if not data:
-                if frames.partial:
-                    raise RemoteProtocolError("the connection ended inside a frame")
                 return
-            link.heard_at = at = now()
-            if link.scope.deadline - at < silence_s - _DEADLINE_STEP_S:
-                link.scope.deadline = at + silence_s
-            bodies = frames.feed(data)
+
+    async def _wait_for_end(self, link: _Link, descriptor: int) -> None:
+        """A wire that `receive_ready` reads."""
+        assert self._epoll is not None
+        self._answer(link, self._take(link, link.connection.extra))
+        self._by_descriptor[descriptor] = link
+        self._epoll.register(descriptor, select.EPOLLIN)
+        try:
+            await link.ended.wait()
+        finally:
+            self._epoll.unregister(descriptor)
+            del self._by_descriptor[descriptor]
+        if link.failure is not None:
+            raise link.failure
+
+    def receive_ready(self) -> None:
+        """Take what has come on any connection, without waiting: one read of each."""
+        if self._epoll is None or self._epoll.closed:
+            return
+        for descriptor, _ in self._epoll.poll(0):
+            link = self._by_descriptor[descriptor]
+            if link.ended.is_set():
+                continue
+            wire, frames = link.connection.wire, link.connection.frames
+            try:
+                data = wire.receive_nowait(READ_BYTES_LARGE if frames.partial > READ_BYTES else READ_BYTES)
+                if data is None:
+                    continue
+                self._answer(link, self._take(link, self._feed(link, data)))
+                if not data:
+                    link.ended.set()
+            except (WalrqError, trio.BrokenResourceError) as error:
+                # Its task closes it and says why.
+                link.failure = error
+                link.ended.set()
+
+    def _feed(self, link: _Link, data: bytes) -> list[bytes]:
+        """The frames that `data` completes; b"" is the end."""
+        frames = link.connection.frames
+        if not data:
+            if frames.partial:
+                raise RemoteProtocolError("the connection ended inside a frame")
+            return []
+        link.heard_at = at = self._now()
+        if link.scope.deadline - at < link.silence_s - _DEADLINE_STEP_S:
+            link.scope.deadline = at + link.silence_s
+        return frames.feed(data)
+
+    def _take(self, link: _Link, bodies: list[bytes]) -> list[bytes]:
+        """Deliver what these frames say; returns the pongs that are owed.
+
+        Raises:
+            RemoteProtocolError: they say what does not belong here; what came before counts.
+        """
+        pongs = []
+        node, deliver = link.connection.peer.node, self._deliver
+        for body in bodies:
+            item = decode_item(body, node)
+            if isinstance(item, Message):
+                deliver(item)
+            elif isinstance(item, Ping):
+                pongs.append(encode_pong(item.number))
+            elif isinstance(item, Refusal):
+                raise type(item.error)(f"the other end refused: {item.error.text}", **item.error.details)
+            else:
+                raise RemoteProtocolError(f"a link does not carry {type(item).__name__}")
+        if link.connection.frames.error is not None:
+            raise link.connection.frames.error
+        return pongs
+
+    def _answer(self, link: _Link, pongs: list[bytes]) -> None:
+        if pongs and link.connection.wire.send_nowait(pongs):
+            raise trio.BrokenResourceError("it does not read its pongs")

@@ -131,6 +131,20 @@ class Mesh:
         for lane in lanes:
             lane.flush()
 
+    def listen(self) -> int | None:
+        """Take over from Trio: from now on the caller waits until this descriptor is readable, and then calls
+        `receive_ready`. None where there is no such thing. For a loop of its own that must not be late for answers.
+        """
+        return self._incoming.listen()
+
+    def stop_listening(self) -> None:
+        """The caller does not wait any more."""
+        self._incoming.stop_listening()
+
+    def receive_ready(self) -> None:
+        """Take what has come, without waiting: `deliver` is called from inside."""
+        self._incoming.receive_ready()
+
     def members_changed(self) -> None:
         """`members` may say something else now."""
         self._changed.set()

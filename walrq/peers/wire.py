@@ -30,8 +30,15 @@ class Wire(Protocol):
     def binding(self) -> bytes:
         """What proofs cover of the channel beneath: b"" for none."""
 
+    @property
+    def descriptor(self) -> int | None:
+        """What becomes readable when `receive_nowait` has something; None where only `receive_some` can tell."""
+
     async def receive_some(self, size: int) -> bytes:
         """Some bytes; b"" at the end."""
+
+    def receive_nowait(self, size: int) -> bytes | None:
+        """The same without waiting; None when there is nothing."""
 
     async def send_all(self, pieces: Sequence[bytes | memoryview]) -> None:
         """All pieces, one after the other. Cancelled, any part of them was sent: close."""
@@ -54,17 +61,26 @@ class PlainWire:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
 
+    @property
+    def descriptor(self) -> int | None:
+        """See `Wire`."""
+        return self._sock.fileno()
+
     async def receive_some(self, size: int) -> bytes:
         """See `Wire`."""
         await trio.lowlevel.checkpoint()
-        while True:
-            try:
-                return self._sock.recv(size)
-            except BlockingIOError:
-                pass
-            except OSError as error:
-                raise trio.BrokenResourceError(error.strerror or str(error)) from error
+        while (data := self.receive_nowait(size)) is None:
             await self._wait(trio.lowlevel.wait_readable)
+        return data
+
+    def receive_nowait(self, size: int) -> bytes | None:
+        """See `Wire`."""
+        try:
+            return self._sock.recv(size)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise trio.BrokenResourceError(error.strerror or str(error)) from error
 
     async def send_all(self, pieces: Sequence[bytes | memoryview]) -> None:
         """See `Wire`."""
@@ -132,6 +148,11 @@ class StreamWire:
         self._stream = stream
         self._sock = sock
         self.binding = binding
+        self.descriptor: int | None = None
+
+    def receive_nowait(self, size: int) -> bytes | None:
+        """See `Wire`: never."""
+        return None
 
     async def receive_some(self, size: int) -> bytes:
         """See `Wire`."""
