@@ -20,6 +20,7 @@ from . import checker, history
 # named.
 COMMANDS = {
     "soak": "run daemons and clients under faults, then check the history",
+    "cluster": "kill the leader of several nodes again and again under load, then check the history",
     "stops": "SIGTERM and SIGINT under load, many times",
 }
 

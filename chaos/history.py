@@ -29,7 +29,7 @@ id, because a producer knows the value even when no reply came. Lists of values 
     touch   args: queue, items, visibility_ms     result: codes
     set     args: queue, settings                 result: {}
     show    args: queue                           result: ready, delayed, leased, parked, dead
-    nemesis kill | restart | pause | resume | phase | drained, args free
+    nemesis kill | restart | pause | resume | cut | heal | phase | drained, args free
 
 Never: judges (that is `checker`), reads a clock that was not handed in.
 """

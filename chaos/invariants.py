@@ -429,7 +429,9 @@ class DuplicateExplained(Invariant):
         unseen = hold.delivery - 1 - earlier
         if unseen > 0:
             queues = {hold.queue, message.push.queue}
-            unknown = sum(world.lost_polls[queue] + world.open_polls(queue) for queue in queues)
+            unknown = sum(
+                world.lost_polls[queue] + world.repeated_polls[queue] + world.open_polls(queue) for queue in queues
+            )
             if unseen > unknown:
                 self.broken(
                     world,

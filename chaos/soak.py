@@ -235,7 +235,7 @@ def _summary(
     return {
         "soak": "one node",
         "seed": seed,
-        "revision": _revision(),
+        "revision": revision(),
         "settings": {
             name: getattr(arguments, name)
             for name in ("duration", "producers", "workers", "batch", "rate", "visibility_ms", "abandon")
@@ -243,7 +243,7 @@ def _summary(
         | {"kill_every": arguments.kill_every, "fsync": arguments.fsync},
         "kills": soak.kills,
         "polite_stops": soak.stops,
-        "restart_s": {"median": _middle(restarts), "max": max(restarts, default=0.0)},
+        "restart_s": {"median": middle(restarts), "max": max(restarts, default=0.0)},
         "drained": drained,
         "troubles": soak.troubles,
         "errors_seen_by_clients": soak.state.errors,
@@ -255,7 +255,8 @@ def _summary(
     }
 
 
-def _middle(values: list[float]) -> float:
+def middle(values: list[float]) -> float:
+    """The median of sorted seconds."""
     return round(values[len(values) // 2], 3) if values else 0.0
 
 
@@ -268,7 +269,8 @@ def _series(values: list[int]) -> dict[str, Any]:
     }
 
 
-def _revision() -> str | None:
+def revision() -> str | None:
+    """The commit of the checkout that runs."""
     try:
         found = subprocess.run(
             ["git", "rev-parse", "--short", "HEAD"],

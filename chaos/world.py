@@ -56,6 +56,8 @@ COUNTED: Final = (
 NEVER: Final = 1 << 62
 Fence = tuple[int, int]
 NO_FENCE: Final[Fence] = (0, 0)
+# Faults that may part a client from the node that it speaks to; restart, resume and heal only end them.
+OUTAGES: Final = frozenset({"kill", "pause", "cut"})
 
 
 @attrs.define(slots=True, eq=False)
@@ -133,6 +135,7 @@ class _Pending:
     items: list[tuple[Hold | None, list[int], list[tuple[int, int | None]]]]
     push: Push | None = None
     calm: int = 0
+    outages: int = 0  # World.outages at its invocation
 
 
 class Watcher(Protocol):
@@ -191,8 +194,12 @@ class World:
         self.max_fence: Fence = NO_FENCE
         self.watermark: Fence = NO_FENCE
         self.disturbances = 0
+        self.outages = 0  # disturbances after which clients may find themselves without their node
         self.drained = False
         self.lost_polls: collections.Counter[str] = collections.Counter()
+        # Polls that were open during an outage: a session's client may have asked again elsewhere and had what the
+        # first asking leased given back, once for each outage.
+        self.repeated_polls: collections.Counter[str] = collections.Counter()
         self.counts: collections.Counter[str] = collections.Counter()
         self.shown: dict[str, dict[str, int]] = {}
         self.now = 0
@@ -234,7 +241,9 @@ class World:
         elif event.type == INVOKE:
             if event.process in self._pending or event.process in self._retired:
                 raise HistoryError(f"line {event.line}: {event.process} invokes while it cannot")
-            pending = _Pending(event=event, fence=self.max_fence, items=[], calm=self.disturbances)
+            pending = _Pending(
+                event=event, fence=self.max_fence, items=[], calm=self.disturbances, outages=self.outages
+            )
             self._pending[event.process] = pending
             self._handler(_INVOKED, event)(self, event, pending)
         elif event.type in COMPLETIONS:
@@ -274,6 +283,7 @@ class World:
             self.drained = True
         elif event.op != "phase":
             self.disturbances += 1
+            self.outages += event.op in OUTAGES
 
     # --- push -------------------------------------------------------------------------------------
     def _push_invoked(self, event: Event, pending: _Pending) -> None:
@@ -333,6 +343,8 @@ class World:
             return
         if event.type != OK:
             return
+        for queue in args["queues"]:
+            self.repeated_polls[queue] += self.outages - pending.outages
         visibility_ms = event.body.get("visibility_ms") or args.get("visibility_ms") or VISIBILITY_MS_DEFAULT
         surely = pending.event.time + (event.body.get("parked_ms", 0) + visibility_ms) * MS
         for run in event.body["runs"]:

@@ -617,6 +617,32 @@ def test_a_delivery_that_nobody_can_have_seen_is_found() -> None:
     assert {"DuplicateExplained"} == broken(story.verdict())
 
 
+def test_a_poll_that_an_outage_interrupted_may_have_leased_unseen_and_explains_one_delivery() -> None:
+    """A session's client asks again elsewhere and gives back what the first asking leased; once for each outage."""
+    explained = Story()
+    explained.push([1])
+    explained.start_poll()
+    explained.restart()
+    explained.end_poll([])
+    explained.poll([1], by="w2", delivery=2, attempts=0)
+    twice = Story()
+    twice.push([1])
+    twice.start_poll()
+    twice.restart()
+    twice.end_poll([])
+    twice.poll([1], by="w2", delivery=3, attempts=0)
+    calm = Story()
+    calm.push([1])
+    calm.restart()
+    calm.start_poll()
+    calm.end_poll([])
+    calm.poll([1], by="w2", delivery=2, attempts=0)
+
+    assert set() == broken(explained.verdict())
+    assert {"DuplicateExplained"} == broken(twice.verdict())
+    assert {"DuplicateExplained"} == broken(calm.verdict())
+
+
 # --- Conservation -------------------------------------------------------------------------------------------
 def test_a_message_acknowledged_twice_is_found() -> None:
     """One message, one end."""
