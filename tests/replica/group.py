@@ -47,6 +47,8 @@ class Node:
         self.configuration = configuration
         self.changes = changes
         self.fsync: FsyncPolicy = "always"
+        # Storage is told that others have what it loses.
+        self.member = True
         self.disk = SimDisk(seed=sum(name.encode()))
         # What its clocks show beyond the true time, ms.
         self.wall_off_ms = 0
@@ -84,10 +86,12 @@ class Node:
             draw=random.Random(self.lives * 1_000 + sum(self.name.encode())).randrange,
             raft_bounds=BOUNDS,
         )
-        self.storage = Storage.open(self.disk, storage_config(self.fsync))
+        self.storage = Storage.open(self.disk, attrs.evolve(storage_config(self.fsync), member=self.member))
         self.replica = Replica.open(self.storage, attrs.evolve(config, **self.changes), self.reading())
         self.up = True
         self.batch = None
+        self.results = {}
+        self.lost, self.refused, self.reads = [], [], {}
 
     def stop(self) -> None:
         """A process that ends at once; the machine does not."""

@@ -15,6 +15,8 @@ from walrq.raft.entries import Entry
 
 # Beside its body: objects, the place in the dictionary.
 _OVERHEAD_BYTES = 250
+# Entries that are looked at together.
+_BLOCK = 512
 
 
 class Recent:
@@ -91,6 +93,22 @@ class Recent:
         self.base = base
         self._sizes = array("I")
 
-    def bytes_behind(self, index: int) -> int:
-        """Bytes of all entries behind `index`."""
-        return sum(self._sizes[max(0, index - self.base) :])
+    def first_within(self, index: int, bytes_max: int, overhead: int) -> int:
+        """The first entry, down from `index`, from which on everything to there takes at most `bytes_max` bytes or so.
+
+        Args:
+            overhead: bytes that an entry takes beside its body.
+        """
+        sizes, at = self._sizes, index - self.base
+        while at > 0 and bytes_max > 0:
+            block = sizes[max(0, at - _BLOCK) : at]
+            total = sum(block) + overhead * len(block)
+            if total > bytes_max:
+                # Somewhere within this block.
+                while bytes_max > 0:
+                    at -= 1
+                    bytes_max -= sizes[at] + overhead
+                break
+            bytes_max -= total
+            at -= len(block)
+        return self.base + at + 1

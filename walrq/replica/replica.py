@@ -335,12 +335,8 @@ class Replica(Seam):
         """The last entry that need not be sent from the log any more: followers that lack older ones get a snapshot."""
         if self._alone:
             return self._images.index
-        room = self.config.snapshot_log_bytes // 4
-        base = self._images.index
-        while base > self._recent.base and room > 0:
-            room -= self._recent.size_of(base) + ENTRY_OVERHEAD_BYTES
-            base -= 1
-        return base
+        index = self._images.index
+        return self._recent.first_within(index, self.config.snapshot_log_bytes // 4, ENTRY_OVERHEAD_BYTES) - 1
 
     def snapshot_failed(self, job: SnapshotJob) -> None:
         """A job was given up: the next snapshot writes every page."""

@@ -20,7 +20,7 @@ from walrq.raft.unstable import Ready
 from walrq.replica.batch import NO_STAMP, Batch, Done, Pending, how_many
 from walrq.replica.bodies import Bodies
 from walrq.replica.config import ReplicaConfig
-from walrq.replica.images import Images, encode_point
+from walrq.replica.images import Images, encode_point, root_of
 from walrq.replica.jobs import Job, Loaded
 from walrq.replica.office import Times
 from walrq.replica.opening import Found
@@ -65,6 +65,8 @@ class Seam:
         self.applied_index = found.applied
         self._images = Images(storage, config, found.machine, found.pages, found.snapshot_index)
         self._images.log_bytes, self._images.commands = found.log_bytes, found.commands
+        if found.snapshot_index and self._raft.membership.current.nodes != (config.node_id,):
+            self._images.roots.add(self._images.roots.own, found.snapshot_index, root_of(found.pages))
         # --- proposals
         self._ticket = 0
         self._gathered: list[Tagged] = []

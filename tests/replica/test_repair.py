@@ -1,0 +1,186 @@
+"""Members whose disks lost something they may have acknowledged: mended by the others before they count again."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.replica.group import Group, Node, push
+from walrq.raft.roles import Status
+from walrq.storage.segment import RECORDS_START
+
+
+@pytest.fixture
+def group() -> Group:
+    """A new cluster of three, with a leader and some messages."""
+    group = Group()
+    group.connect()
+    leader = group.leader()
+    group.ticks(4)
+    for number in range(6):
+        leader.do(push(b"%d" % number * 50))
+    group.ticks(2)
+    return group
+
+
+def newest_segment(node: Node) -> str:
+    """The path of the last one."""
+    names = [name for name in node.disk.list_directory("data/wal") if name.startswith("seg-")]
+    return f"data/wal/{max(names)}"
+
+
+def rot(node: Node, start: int = 900) -> None:
+    """Damage records in the middle of the log."""
+    path = newest_segment(node)
+    node.disk.zero(path, RECORDS_START + start, RECORDS_START + start + 100)
+
+
+def test_a_follower_with_a_damaged_log_is_mended_and_counts_again(group: Group) -> None:
+    """Until then it neither votes nor counts; also over another restart."""
+    leader = group.leader()
+    hurt = group.others(leader)[0]
+    hurt.stop()
+    rot(hurt)
+    group.isolate(hurt.name)
+    hurt.start()
+    assert hurt.replica.status is Status.RECOVERING
+    assert hurt.replica.last_index < leader.replica.last_index
+    hurt.restart()
+    assert hurt.replica.status is Status.RECOVERING
+    group.heal()
+    group.connect()
+    group.converge(20)
+
+    assert hurt.replica.status is Status.NORMAL and not hurt.storage.needs_repair
+    hurt.restart()
+    assert hurt.replica.status is Status.NORMAL
+    group.converge(10)
+
+
+def test_a_node_under_repair_is_no_part_of_a_majority(group: Group) -> None:
+    """It may have forgotten what it acknowledged."""
+    leader = group.leader()
+    hurt, third = group.others(leader)
+    third.crash()
+    hurt.stop()
+    rot(hurt)
+    leader.stop()
+    hurt.start()
+    third.start()
+    group.connect()
+    group.ticks(60)
+    assert not any(node.replica.is_leader for node in group.alive)
+    leader.start()
+    group.connect()
+    group.converge(60)
+
+    assert hurt.replica.status is Status.NORMAL
+    assert group.leader().replica.machine.queues["q"].ready == 6
+
+
+def test_a_member_whose_log_is_gone_never_takes_itself_for_a_cluster(group: Group) -> None:
+    """Though it voted for itself: what it had was everybody's."""
+    leader = group.leader()
+    for other in group.others(leader):
+        other.stop()
+    leader.stop()
+    for name in leader.disk.list_directory("data/wal"):
+        leader.disk.unlink(f"data/wal/{name}")
+    leader.configuration = None
+    leader.start()
+    group.ticks(40)
+    assert not leader.replica.is_leader and leader.replica.status is Status.RECOVERING
+
+    for other in group.others(leader):
+        other.start()
+    group.connect()
+    group.converge(60)
+    assert leader.replica.status is Status.NORMAL
+    assert leader.replica.machine.queues["q"].ready == 6
+
+
+def test_a_single_node_serves_what_is_left() -> None:
+    """Nobody else has what it lost."""
+    group = Group(("a",))
+    alone = group["a"]
+    for number in range(6):
+        alone.do(push(b"%d" % number * 50))
+    alone.stop()
+    rot(alone, 400)
+    alone.start()
+
+    assert alone.replica.is_leader and not alone.storage.needs_repair
+    assert 0 < alone.replica.machine.queues["q"].ready < 6
+
+
+def weak(node: Node) -> None:
+    """From its next start on it acknowledges before its disk has it."""
+    node.fsync = ("interval", 50)
+
+
+def test_an_unclean_stop_of_the_machine_under_a_weak_policy_is_mended(group: Group) -> None:
+    """What it acknowledged may not have been on its disk."""
+    leader = group.leader()
+    hurt = group.others(leader)[0]
+    hurt.stop()
+    weak(hurt)
+    hurt.start()
+    group.connect()
+    leader.do(push(b"weak"))
+    group.ticks(3)
+    hurt.crash()
+    hurt.start()
+    assert hurt.replica.status is Status.RECOVERING
+    group.connect()
+    group.converge(20)
+
+    assert hurt.replica.status is Status.NORMAL and not hurt.findings
+
+
+def test_when_all_lost_power_under_a_weak_policy_they_go_on_with_what_they_have(group: Group) -> None:
+    """Nobody is left who has more; they say so, and only once all are there."""
+    for node in group.alive:
+        node.stop()
+        weak(node)
+    for node in group.nodes.values():
+        node.start()
+    group.connect()
+    group.leader()
+    group.ticks(3)
+    for node in group.alive:
+        node.crash()
+    first, second, third = group.nodes.values()
+    first.start()
+    second.start()
+    group.connect()
+    group.ticks(150)
+    assert [first.replica.status, second.replica.status] == [Status.RECOVERING] * 2
+    third.start()
+    group.connect()
+    group.ticks(150)
+    leader = group.leader()
+    leader.do(push(b"after"))
+    group.converge()
+
+    assert all("repair_given_up" in node.findings[0] for node in group.alive)
+    assert not any(node.storage.needs_repair for node in group.alive)
+
+
+def test_a_node_that_lost_live_bodies_does_not_lead(group: Group) -> None:
+    """Below its snapshot nobody sends them again by the log; the others have them."""
+    leader = group.leader()
+    hurt, third = group.others(leader)
+    for number in range(12):
+        leader.do(push(b"%d" % number * 1_500))
+    group.ticks(2)
+    hurt.snapshot()
+    hurt.stop()
+    names = sorted(name for name in hurt.disk.list_directory("data/wal") if name.startswith("seg-"))
+    assert len(names) > 1
+    hurt.disk.unlink(f"data/wal/{names[0]}")
+    hurt.start()
+    group.connect()
+    group.ticks(10)
+
+    assert [finding.split(":")[0] for finding in hurt.findings] == ["bodies_lost"]
+    leader.crash()
+    assert group.leader() is third
