@@ -12,6 +12,7 @@ from walrq.testing.node import Node
 
 from . import machine_only, peer_redis
 from .figures import scratch, table
+from .group import Group
 from .load import Consumer, Link, Loop, Producer, Traffic
 
 WARM_UP_S = 1.0
@@ -27,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--window", type=int, default=8, help="batches in flight per client")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--fsync", default="always", help="always, never or interval:MS")
+    parser.add_argument("--nodes", type=int, default=1, help="a cluster on this machine; clients speak to its leader")
     parser.add_argument("--no-session", action="store_true", help="send requests without a session")
     parser.add_argument("--waiting-max", type=int, default=0, help="producers pause while this many wait (0: by batch)")
     parser.add_argument("--in-memory", action="store_true", help="the state machine alone, no daemon")
@@ -37,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """The options that belong beside the figures."""
-    names = ("batch", "size", "producers", "consumers", "window", "seconds", "fsync")
+    names = ("batch", "size", "producers", "consumers", "window", "seconds", "fsync", "nodes")
     return {**{name: getattr(arguments, name) for name in names}, "session": not arguments.no_session}
 
 
@@ -56,9 +58,10 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """One run against one fresh daemon."""
+    """One run against one fresh daemon, or a fresh cluster."""
     flags = ["--fsync", arguments.fsync, *arguments.serve_flag]
-    with Node(folder / "data", flags=flags) as node:
+    several = arguments.nodes > 1
+    with Group(folder, arguments.nodes, flags=flags) if several else Node(folder / "data", flags=flags) as node:
         node.start()
         figures = drive(node, arguments)
         status = node.stop()
@@ -67,7 +70,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return {**figures, "settings": settings(arguments)}
 
 
-def drive(node: Node, arguments: argparse.Namespace) -> dict[str, Any]:
+def drive(node: Node | Group, arguments: argparse.Namespace) -> dict[str, Any]:
     """Load a running node and return the figures of the time after the warm-up."""
     window = arguments.batch * arguments.window
     waiting_max = arguments.waiting_max or max(2_000, 4 * window * arguments.producers)
@@ -75,12 +78,13 @@ def drive(node: Node, arguments: argparse.Namespace) -> dict[str, Any]:
         "bench", batch=arguments.batch, size=arguments.size, window=arguments.window, waiting_max=waiting_max
     )
     loop = Loop()
+    address = node.address
     session = not arguments.no_session
     for _ in range(arguments.producers):
-        producer = Producer(Link(node.address, session=session), traffic)
+        producer = Producer(Link(address, session=session), traffic)
         loop.add(producer.link, producer.fill)
     for _ in range(arguments.consumers):
-        consumer = Consumer(Link(node.address, session=session), traffic)
+        consumer = Consumer(Link(address, session=session), traffic)
         loop.add(consumer.link, consumer.fill)
     loop.run(time.perf_counter_ns() + int(WARM_UP_S * 1e9))
     before = traffic.reset()
