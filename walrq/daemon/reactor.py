@@ -27,6 +27,7 @@ from walrq.daemon.connection import Connection, input_overload
 from walrq.daemon.driver import Driver
 from walrq.errors import Code
 from walrq.limits import IN_FLIGHT_BYTES_MAX
+from walrq.peers.mesh import Mesh
 from walrq.protocol.handshake import Hello, Welcome
 
 log = logging.getLogger("walrq.reactor")
@@ -75,13 +76,18 @@ class Reactor:
         clock: Clock,
         welcome: Callable[[Hello], Welcome | api.Failed],
         driver: Driver,
+        mesh: Mesh | None = None,
     ) -> None:
+        """`mesh`: the links to other nodes, whose answers must not wait for this loop to come round to Trio."""
         self._broker = broker
         self._clock = clock
         self._welcome = welcome
         self._driver = driver
         # The persist thread's, while there is one to hear it.
         self._bell = -1
+        self._mesh = mesh
+        # That of all incoming links, while they are read here.
+        self._links = -1
         self._epoll = select.epoll()
         self._peers: dict[int, _Peer] = {}
         self._dirty: dict[_Peer, None] = {}
@@ -123,6 +129,10 @@ class Reactor:
         persister = self._driver.persister
         self._bell = persister.listen()
         self._epoll.register(self._bell, select.EPOLLIN)
+        links = self._mesh.listen() if self._mesh is not None else None
+        if links is not None:
+            self._links = links
+            self._epoll.register(links, select.EPOLLIN)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._sweep)
@@ -130,6 +140,8 @@ class Reactor:
                 await self._serve()
         finally:
             persister.stop_listening()
+            if self._mesh is not None:
+                self._mesh.stop_listening()
             for peer in list(self._peers.values()):
                 self._close(peer)
             self._epoll.close()
@@ -151,16 +163,18 @@ class Reactor:
     def _work(self, ready: list[tuple[int, int]]) -> None:
         """One turn: read what has come, answer what the disk has written, begin what was proposed meanwhile."""
         driver = self._driver
-        rung = False
-        for number, (fd, _) in enumerate(ready):
+        rung = linked = False
+        for fd, _ in ready:
             if fd == self._bell:
                 rung = True
-                del ready[number]
-                break
+            elif fd == self._links:
+                linked = True
         driver.hold()
         try:
-            if ready:
+            if len(ready) > rung + linked:
                 self._turn(ready)
+            if linked and self._mesh is not None:
+                self._mesh.receive_ready()
             if rung:
                 os.eventfd_read(self._bell)
                 driver.persister.deliver()
@@ -169,13 +183,20 @@ class Reactor:
             driver.go()
 
     async def _wait_for_room(self) -> None:
-        """Nothing is read until the disk has caught up; replies still leave, by the driver's flush."""
+        """No client is read until the disk has caught up; replies still leave, by the driver's flush.
+
+        The disk, and the peers, without whom nothing is decided, are heard by tasks meanwhile.
+        """
         persister = self._driver.persister
         persister.stop_listening()
+        if self._mesh is not None:
+            self._mesh.stop_listening()
         while self._broker.saturated:
             self._room = trio.Event()
             await self._room.wait()
         persister.listen()
+        if self._mesh is not None:
+            self._mesh.listen()
 
     def _turn(self, ready: list[tuple[int, int]]) -> None:
         peers = self._peers

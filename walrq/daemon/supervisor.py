@@ -512,7 +512,8 @@ def make_front(node: Node) -> Front:
     if choice == "reactor" and not EPOLL_AVAILABLE:
         raise ConfigError("front is reactor, but this system has no epoll; leave it at auto", field="front")
     if choice == "reactor" or (choice == "auto" and EPOLL_AVAILABLE):
-        return Reactor(node.broker, node.clock, node.welcome, node.driver)
+        mesh = node.peers.mesh if node.peers is not None else None
+        return Reactor(node.broker, node.clock, node.welcome, node.driver, mesh)
     return StreamFront(node.broker, node.clock, node.welcome)
 
 

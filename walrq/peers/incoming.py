@@ -131,6 +131,7 @@ class Incoming:
         self._by_descriptor: dict[int, _Link] = {}
         self._listened_to = False
         self._alone = trio.Event()
+        self._over = False
 
     def nodes(self) -> dict[str, PeerHello]:
         """Who is connected, and what it said about itself."""
@@ -153,8 +154,8 @@ class Incoming:
                         await trio.sleep(_BACK_OFF_S)
         finally:
             listener.close()
-            if self._epoll is not None:
-                self._epoll.close()
+            self._over = True
+            self._close_epoll()
 
     def listen(self) -> int | None:
         """From now on the caller waits until the descriptor is readable, and then calls `receive_ready`.
@@ -170,6 +171,12 @@ class Incoming:
         """The caller does not wait any more."""
         self._listened_to = False
         self._alone.set()
+        self._close_epoll()
+
+    def _close_epoll(self) -> None:
+        """Once nobody uses it any more: whoever listens must not meet another file under its number."""
+        if self._over and not self._listened_to and self._epoll is not None:
+            self._epoll.close()
 
     async def _drain(self) -> None:
         """Read links, unless somebody else listens."""
