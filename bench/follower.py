@@ -34,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Measure and print."""
-    healthy, slow = [], []
+    healthy: list[dict[str, float]] = []
+    slow: list[dict[str, float]] = []
     with scratch(arguments.dir) as folder, Group(folder, 3, slowable=True) as group:
         group.start()
         victim = group.followers()[0]

@@ -10,15 +10,16 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
-from walrq.__main__ import main
+from walrq.cli import main
 
 
 def brake(file: Path) -> None:
     """Let every fdatasync of this process wait first."""
     sync = os.fdatasync
 
-    def slow(handle: int) -> None:
+    def slow(handle: Any) -> None:
         try:
             seconds = float(file.read_text())
         except FileNotFoundError:
@@ -32,4 +33,4 @@ def brake(file: Path) -> None:
 
 if __name__ == "__main__":
     brake(Path(sys.argv.pop(1)))
-    sys.exit(main())
+    main()
