@@ -19,14 +19,14 @@ def brake(file: Path) -> None:
     """Let every fdatasync of this process wait first."""
     sync = os.fdatasync
 
-    def slow(handle: Any) -> None:
+    def slow(fd: Any) -> None:
         try:
             seconds = float(file.read_text())
         except FileNotFoundError:
             seconds = 0.0
         if seconds:
             time.sleep(seconds)
-        sync(handle)
+        sync(fd)
 
     os.fdatasync = slow
 
