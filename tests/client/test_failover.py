@@ -345,7 +345,7 @@ def test_a_leader_that_says_nothing_any_more_is_left() -> None:
 
     finish(made, call)
 
-    assert 2 <= made.now - began < 2.5, "one node_timeout_s of silence, one for the probe"
+    assert 1 <= made.now - began < 1.5, "one node_timeout_s of silence, one for the probe"
     assert [b"x"] == cluster.executed
     made.run(lambda: bool(cluster.nodes["n2"].parked))
     assert not poll.finished
@@ -360,7 +360,7 @@ def test_a_leader_that_is_slow_but_alive_is_not_left() -> None:
     made.run(lambda: made.now >= began + 8)
 
     assert "n1" == made.at
-    assert 3 <= cluster.kinds("n1").count("Ping") <= 9
+    assert 3 <= cluster.kinds("n1").count("Ping") <= 18
     cluster.answer()
     finish(made, call)
     assert [b"x"] == cluster.executed

@@ -105,9 +105,9 @@ class ClientConfig:
             number of tries: `timeout_s` ends them.
         election_max_s: the longest wait for the next try while nodes answer and none of them leads: an election takes a
             moment.
-        node_timeout_s: how long one of several nodes may keep the client waiting before another is tried: for a
-            connection (twice as long with every round in vain, up to `connect_timeout_s`), and without a sign of life
-            while requests are under way (three times as long while only polls wait), then for the answer to a probe.
+        node_timeout_s: how long one of several nodes may be silent while requests are under way (three times as long
+            while only polls wait) before it is probed, and then for the answer; without one the client goes to another.
+            A connection attempt may take twice as long, doubled with every round in vain, up to `connect_timeout_s`.
         keep_alive_s: a silent connection is probed this often; one that leaves two probes unanswered is
             replaced.
         worker: name of this client in death reports, host name and process id unless given; None = no name.
@@ -124,7 +124,7 @@ class ClientConfig:
     retry_factor: float = attrs.field(default=2.0, validator=_factor)
     retry_max_s: float = attrs.field(default=2.0, validator=_positive)
     election_max_s: float = attrs.field(default=0.25, validator=_positive)
-    node_timeout_s: float = attrs.field(default=1.0, validator=_positive)
+    node_timeout_s: float = attrs.field(default=0.5, validator=_positive)
     keep_alive_s: float = attrs.field(default=10.0, validator=_positive)
     worker: str | None = attrs.field(factory=default_worker, validator=_worker_name)
     clock: Clock = attrs.field(default=SYSTEM, repr=False, eq=False)

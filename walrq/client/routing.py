@@ -141,7 +141,7 @@ class Route:
         longest = self.config.connect_timeout_s
         if not self.nodes.several:
             return longest
-        return min(longest, self.config.node_timeout_s * 2.0 ** min(self._rounds, 60))
+        return min(longest, self.config.node_timeout_s * 2.0 ** min(self._rounds + 1, 60))
 
     # --- what the node says ---------------------------------------------------------------------------------
     def begin(self, now: float) -> None:
