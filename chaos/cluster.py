@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import random
 import shutil
 import subprocess
@@ -30,9 +31,10 @@ import attrs
 import trio
 
 from walrq.testing.node import NodeFailed
+from walrq.testing.nodes import Nodes
 
 from . import checker, history
-from .nodes import Nodes
+from .links import Links
 from .soak import MARKS, middle, revision
 from .workload import Plan, State, Worker, drain, produce
 
@@ -71,6 +73,7 @@ class _Run:
     """The nodes and what happened to them."""
 
     nodes: Nodes
+    links: Links
     state: State
     rng: random.Random
     kills: int
@@ -91,14 +94,17 @@ def run(arguments: argparse.Namespace) -> int:
     """Run, check, print the summary as the last line."""
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1 << 32)
     print(f"cluster: seed {seed}", file=sys.stderr)
+    # That connections are lost is no news here.
+    logging.getLogger("walrq.client").addHandler(logging.NullHandler())
     folder = Path(tempfile.mkdtemp(prefix="walrq-cluster-", dir=arguments.dir))
     path = folder / "history.ndjson"
     flags = ["--fsync", arguments.fsync, *arguments.serve_flag]
     keep = True
     try:
-        with path.open("wb") as file, Nodes.make(folder, arguments.nodes, flags=flags) as nodes:
+        with path.open("wb") as file, Nodes.make(folder, arguments.nodes, flags=flags, proxied=True) as nodes:
             state = State(writer=history.Writer(file))
-            chaos = _Run(nodes, state, random.Random(f"{seed} nemesis"), arguments.kills)
+            links = Links(nodes.doors, nodes.pids)
+            chaos = _Run(nodes, links, state, random.Random(f"{seed} nemesis"), arguments.kills)
             plan = Plan(
                 url=nodes.url,
                 seed=seed,
@@ -122,9 +128,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _phases(chaos: _Run, plan: Plan, arguments: argparse.Namespace) -> bool:
     state, nodes = chaos.state, chaos.nodes
-    assert nodes.links is not None
     async with trio.open_nursery() as network:
-        await network.start(nodes.links.run)
+        await network.start(chaos.links.run)
         await trio.to_thread.run_sync(nodes.start)
         await trio.to_thread.run_sync(nodes.wait_leader, LEADER_S)
         async with trio.open_nursery() as clients:
@@ -209,7 +214,6 @@ async def _window(chaos: _Run, *, minority: bool) -> None:
 async def _strobe(chaos: _Run, node: str, what: str) -> None:
     """One fault around a node for a moment."""
     nodes, writer, rng = chaos.nodes, chaos.state.writer, chaos.rng
-    assert nodes.links is not None
     other = rng.choice([name for name in nodes.nodes if name != node])
     reset = rng.random() < 0.5
     chaos.count(what)
@@ -222,12 +226,12 @@ async def _strobe(chaos: _Run, node: str, what: str) -> None:
         nodes.resume(node)
         writer.nemesis("resume", {"node": node})
         return
-    gates = [nodes.links.gate(node, other)] if what == "cut one way" else list(nodes.links.around(node))
+    gates = [chaos.links.gate(node, other)] if what == "cut one way" else list(chaos.links.around(node))
     writer.nemesis("cut", {"node": node, "other": other if what == "cut one way" else None})
     for gate in gates:
         gate.close()
     await trio.sleep(STROBE_S)
-    nodes.links.heal(reset=reset)
+    chaos.links.heal(reset=reset)
     writer.nemesis("heal", {"reset": reset})
 
 

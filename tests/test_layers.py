@@ -170,6 +170,7 @@ LAYERS: dict[str, Layer] = {
             "walrq.backup",
             "walrq.client",
             "walrq.daemon",
+            "walrq.local",
             "walrq.protocol",
             "walrq.queues",
             "walrq.raft",

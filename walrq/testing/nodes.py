@@ -1,7 +1,8 @@
-"""Several real nodes as child processes, one cluster, over links that can be cut.
+"""Several real daemons as child processes that make one cluster: start, signal, ask who leads.
 
-Blocking but for `links`: starts, signals and asks. Which node leads is asked over the public protocol, of every node
-that runs; nothing is read from logs.
+For end-to-end tests, chaos and benches. Blocking. Who leads is asked over the public protocol, of every node that
+runs; nothing is read from logs. Each node may tell the others the address of a proxy in front of its own door, whose
+making is the caller's.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from walrq.errors import WalrqError
 from walrq.local import layout
 from walrq.testing.node import Node
 
-from .links import Links
-
+Address = tuple[str, int]
 SECRET: Final = "a secret of this run"
 # A node that does not answer within this is stopped or busy.
 ASK_S: Final = 0.5
 LOOK_S: Final = 0.01
+# Followers answer several heartbeats in this time.
+HEARD_MS_MAX: Final = 500
 
 
 @attrs.define(eq=False)
@@ -35,21 +37,26 @@ class Nodes:
 
     Attributes:
         nodes: by name.
-        links: between them; None = they talk directly.
+        doors: by name, (where the others are told to dial, where the node listens for them); the same unless proxied.
         paused: those that a SIGSTOP holds.
     """
 
     nodes: dict[str, Node]
-    links: Links | None
+    doors: Mapping[str, tuple[Address, Address]]
     paused: set[str] = attrs.field(factory=set)
 
     @classmethod
-    def make(cls, folder: Path, count: int, *, flags: Sequence[str] = (), cuttable: bool = True) -> Nodes:
-        """`count` nodes named n1, n2, ... in `folder`, not started yet."""
+    def make(cls, folder: Path, count: int, *, flags: Sequence[str] = (), proxied: bool = False) -> Nodes:
+        """`count` nodes named n1, n2, ... in `folder`, not started yet.
+
+        Args:
+            flags: further arguments of `walrq serve`.
+            proxied: the others dial another address than the node listens on; see `doors`.
+        """
         outside = layout.prepare(folder / "places", count, 0)
-        inside = layout.prepare(folder / "doors", count, 0) if cuttable else outside
+        inside = layout.prepare(folder / "doors", count, 0) if proxied else outside
         nodes: dict[str, Node] = {}
-        doors: dict[str, tuple[tuple[str, int], tuple[str, int]]] = {}
+        doors: dict[str, tuple[Address, Address]] = {}
         for place, door in zip(outside.places, inside.places, strict=True):
             own = [
                 *("--node-id", place.node),
@@ -64,10 +71,7 @@ class Nodes:
                 environment={"WALRQ_CLUSTER_SECRET": SECRET},
             )
             doors[place.node] = (_address(place.peer), _address(door.peer))
-        made = cls(nodes, None)
-        if cuttable:
-            made.links = Links(doors, made.pids)
-        return made
+        return cls(nodes, doors)
 
     @property
     def url(self) -> str:
@@ -133,6 +137,21 @@ class Nodes:
             time.sleep(LOOK_S)
         return found
 
+    def wait_whole(self, seconds: float = 30.0) -> str:
+        """Until a leader has every member at its side, none behind; the leader.
+
+        Raises: TimeoutError.
+        """
+        until = time.monotonic() + seconds
+        while True:
+            leader = self.wait_leader(max(0.0, until - time.monotonic()))
+            state = self.state(leader)
+            if state is not None and _leads(state) and all(_beside(state, member) for member in state.members):
+                return leader
+            if time.monotonic() > until:
+                raise TimeoutError(f"not all nodes caught up within {seconds:g} s")
+            time.sleep(LOOK_S)
+
     def stop(self) -> dict[str, int]:
         """SIGTERM to all of them; the exit status of each."""
         running = [name for name, node in self.nodes.items() if node.running]
@@ -152,6 +171,14 @@ class Nodes:
 
 def _leads(state: api.ClusterState) -> bool:
     return state.leader == state.node
+
+
+def _beside(state: api.ClusterState, member: api.MemberState) -> bool:
+    """Whether the leader hears from a member and knows it to have what is decided."""
+    if member.node == state.node:
+        return True
+    heard = member.heard_ms is not None and member.heard_ms < HEARD_MS_MAX
+    return heard and member.match_index is not None and member.match_index >= state.commit_index
 
 
 def _address(text: str) -> tuple[str, int]:
