@@ -133,8 +133,7 @@ class Consensus:
     # --- after each event -----------------------------------------------------------------------------------
     def forget(self, node: Member) -> None:
         """A process ended: it may know less of what is committed when it comes again, not less of terms."""
-        seen = self._seen.get(node.name)
-        self._seen[node.name] = _Seen(term=seen.term if seen is not None else 0)
+        self._seen[node.name] = _Seen(term=node.stored.state[0])
 
     def withdrawn(self, node: Member, raft: Raft) -> None:
         """A node that is alone had no room for its newest entries: they never were."""

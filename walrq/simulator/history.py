@@ -18,7 +18,7 @@ from walrq.raft.core import Raft
 from walrq.raft.entries import Kind
 from walrq.replica import Replica
 from walrq.simulator.consensus import Consensus, Member
-from walrq.simulator.promises import Ledger, check_machine, promise
+from walrq.simulator.promises import Ledger, Watch, check_machine, promise
 from walrq.storage.record import Record
 from walrq.storage.storage import Storage
 
@@ -57,6 +57,8 @@ class History:
         self._images: dict[int, dict[bytes, bytes]] = {}
         self._compared: dict[str, int] = {}
         self._term = 0
+        self._watch = Watch(self.shadow)
+        self._pages: tuple[int, dict[bytes, bytes], set[int]] = (-1, {}, set())
 
     # --- entries --------------------------------------------------------------------------------------------
     def taken(self, index: int, term: int) -> None:
@@ -88,9 +90,9 @@ class History:
             promise("NoPhantom", taken_us is not None or bootstrap, "an entry that nobody took", index)
             results = self.shadow.apply(index, stamp, tagged)
             self.shadow.take_effects()
-            ids = check_machine(self.shadow)
             self._results[index] = results
-            self.ledger.entry(index, stamp, tagged, results, self._world.now_us if taken_us is None else taken_us, ids)
+            taken_us = self._world.now_us if taken_us is None else taken_us
+            self.ledger.entry(index, stamp, tagged, results, taken_us, self._watch)
         elif record.kind == Kind.SNAPSHOT:
             self._keep_image(index)
 
@@ -109,11 +111,13 @@ class History:
             return
         self._compared[name] = index
         self._world.mark("images compared")
-        ids = check_machine(replica.machine)
-        difference = ids ^ check_machine(self.shadow)
+        if self._pages[0] != index:
+            self._pages = index, full_pages(self.shadow), check_machine(self.shadow)
+        _, mine, ids = self._pages
+        difference = ids ^ check_machine(replica.machine)
         told = [self.ledger.known.get(i) for i in difference]
         promise("StateMachineSafety", not difference, name, "messages differ", told)
-        mine, theirs = full_pages(self.shadow), full_pages(replica.machine)
+        theirs = full_pages(replica.machine)
         differing = [key for key in mine.keys() | theirs.keys() if mine.get(key) != theirs.get(key)]
         promise("StateMachineSafety", not differing, name, "images differ at", index, differing)
 

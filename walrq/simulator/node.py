@@ -90,7 +90,9 @@ class Node:
         self._chore: Job | None = None
         self._turn_comes = False
         self._reaper_at: int | None = None
+        self._deadlines_changed = True
         self._turns = 0
+        self._settles = False
         self._unfinished: tuple[int, int] | None = None
         # Faults still happen.
         self.restless = cluster.options.faults
@@ -144,6 +146,7 @@ class Node:
             self.lose_power(str(event))
         except (StorageError, DiskFull) as error:
             self._cluster.mark("disk operation failed")
+            # What a failed sync did not cover may be gone, without a power loss.
             self._end(f"exits: {error}", lossy=not self.is_weak)
 
     def start(self) -> None:
@@ -210,11 +213,17 @@ class Node:
 
     def _check_recovered(self, storage: Storage) -> None:
         """A disk has what it was told to keep, unless it was damaged; and its damage is seen."""
+        suspect = False
         for finding in storage.recovered.report:
             found = self.damaged or finding.verdict not in ROT
             promise("NoRefuseWithoutRot", found, "power loss taken for damage", self.name, finding)
             if finding.verdict is Verdict.SUSPECT:
                 self._cluster.mark("suspect tail cut")
+                self._cluster.say(f"{self.name}: {finding}")
+                # It may have been acknowledged: with peers the node is not whole before it has heard of them.
+                suspect = len(self.configuration.voters) > 1
+        harmed = self.damaged
+        self.damaged = harmed or suspect
         old = self.stored
         new = Stored(lost=old.lost)
         new.covered = storage.snapshot.index if storage.snapshot is not None else 0
@@ -223,7 +232,7 @@ class Node:
         hard = storage.hard_state
         if hard is not None:
             new.state = (hard.term, hard.vote)
-        if self.damaged:
+        if harmed:
             new.lost |= missing
         elif not self.is_weak:
             promise("NoSilentLoss", not missing and new.covered >= old.covered, self.name, missing, old.covered)
@@ -237,9 +246,20 @@ class Node:
         self.stored = new
 
     def lose_power(self, why: str) -> None:
-        """What was not synced is kept, dropped, torn or garbage."""
-        self._cluster.mark("power lost")
-        self._end(f"loses power: {why}", lossy=True)
+        """What was not synced is kept, dropped, torn or garbage.
+
+        Under a weak policy acknowledged work may go with it, so that a minority may lose power at a time; the process
+        of another one ends, and its machine stays up.
+        """
+        if not self.is_weak:
+            self._cluster.mark("power lost")
+            self._end(f"loses power: {why}", lossy=True)
+        elif self.is_intact and self._cluster.nemesis.may_impair(self.name):
+            self._cluster.mark("power lost under a weak policy")
+            self.damaged = True
+            self._end(f"loses power, and perhaps acknowledged work: {why}", lossy=True)
+        else:
+            self._end(f"ends: {why}", lossy=False)
 
     def kill(self) -> None:
         """The process ends, the machine goes on: all that was written is there."""
@@ -289,8 +309,10 @@ class Node:
         self._recent.clear()
         self._turn_comes = False
         self._reaper_at = None
+        self._deadlines_changed = True
+        self._settles = False
         self._paused_until_us = 0
-        self.hardware.end_process(lossy=lossy and not self.is_weak)
+        self.hardware.end_process(lossy=lossy)
         long = len(self._cluster.nodes) > 1 and self.restless and self._crash_draw.random() < 0.3
         self._cluster.at(self._crash_draw.randrange(1 * MS, (800 if long else 150) * MS), self.start)
         self._cluster.network.changed()
@@ -347,6 +369,8 @@ class Node:
         if len(self.configuration.nodes) > 1 or self.name not in self.configuration.voters:
             replica.tick(self.reading())
             self._after()
+            if self._job is None and replica.snapshot_due():
+                self._begin_snapshot()
 
     def link_up(self, peer: str) -> None:
         """The transport reached a peer."""
@@ -393,7 +417,9 @@ class Node:
             self._wake()
         if self._chore is None:
             self._begin_chore()
-        self._look_ahead()
+        if self._deadlines_changed:
+            self._deadlines_changed = False
+            self._look_ahead()
 
     def _done(self, done: Done) -> None:
         """What was applied is what everybody applies, and what is answered is what the shadow answered."""
@@ -402,6 +428,9 @@ class Node:
         history = self._cluster.history
         if replica.applied_index > self._applied:
             self._check_applied(replica)
+            self._deadlines_changed = True
+        elif done.office_changed:
+            self._deadlines_changed = True
         for ticket, result in done.results:
             place = self._places.pop(ticket, None)
             if place is not None:
@@ -496,7 +525,8 @@ class Node:
             duration_us = self._draw.randrange(30 * MS, 120 * MS)
         written_us = int(duration_us * self._draw.random())
         self._later(written_us, lambda: self._persist(batch, duration_us - written_us))
-        self._later(int(duration_us * self._draw.random()), self._advance)
+        if self._draw.random() < 0.3:
+            self._later(int(duration_us * self._draw.random()), self._advance)
 
     def _taken(self, batch: Batch, replica: Replica) -> None:
         history = self._cluster.history
@@ -558,16 +588,24 @@ class Node:
         if replica is None or storage is None:
             return
         if not replica.has_work:
-            turns = self._turns
-            self._later(SLOT_SETTLE_MS * MS, lambda: self._settle(turns))
+            self._await_idleness()
         if replica.snapshot_due() and self._job is None:
             self._begin_snapshot()
         if not storage.space.pushes_allowed:
             self._later(50 * MS, self._replenish)
 
+    def _await_idleness(self) -> None:
+        """Look again when the log may have been idle for a while: then its second slot is written."""
+        if not self._settles:
+            self._settles = True
+            turns = self._turns
+            self._later(SLOT_SETTLE_MS * MS, lambda: self._settle(turns))
+
     def _settle(self, turns: int) -> None:
-        """The log was idle since that turn."""
-        if turns == self._turns and self._persisting is None and self.storage is not None:
+        self._settles = False
+        if self._persisting is not None or turns != self._turns:
+            self._await_idleness()
+        elif self.storage is not None and not self.hardware.stuck:
             self.storage.settle()
 
     def _look_ahead(self) -> None:

@@ -61,6 +61,7 @@ CLUSTER_MARKS: Final = (
     "disk stuck",
     "file damaged",
     "damaged node repaired",
+    "power lost under a weak policy",
     "node wiped",
     "learner added",
     "learner promoted",

@@ -126,6 +126,7 @@ class Process:
         self.name = name
         self.account = account
         self.stopped = False
+        self.visibilities_ms: tuple[int, ...] = (20, 60, 150, 400, 1_200)
         # Whom it takes for the leader.
         self.server = ""
         self.requests: dict[int, Request] = {}
@@ -327,7 +328,7 @@ class Process:
         lease = c.Lease(
             queues=queues,
             max_messages=draw.choice((1, 2, 4, 10)),
-            visibility_ms=draw.choice((20, 60, 150, 400, 1200)),
+            visibility_ms=draw.choice(self.visibilities_ms),
             arrived_ms=0,
             worker=self.name,
         )
@@ -387,7 +388,7 @@ class Drainer(Process):
     """Empties every queue at the end, dead-letter queues and parked messages too."""
 
     def __init__(self, world: World, account: Account, queues: Sequence[str]) -> None:
-        super().__init__(world, "drain", account, 10_000)
+        super().__init__(world, "drain", account, 4_000)
         self._queues = sorted({*queues, *QUEUES})
 
     def act(self) -> None:

@@ -47,21 +47,79 @@ def check_machine(m: Machine) -> set[int]:
     """Count everything again and compare; the ids of all messages."""
     ids: set[int] = set()
     blocks: dict[int, int] = {}
-    leases = 0
     for queue in m.queues.values():
         _check_queue(m, queue, ids)
-        leases += len(queue.leases)
-        for batch in queue.batches():
-            block = batch.index >> LIVE_SHIFT
-            blocks[block] = blocks.get(block, 0) + 1
+        _count_blocks(queue, blocks)
     promise("EveryLiveReadable", blocks == m.live_blocks, "live blocks", blocks, m.live_blocks)
+    _check_sums(m)
+    return ids
+
+
+def _count_blocks(queue: Queue, blocks: dict[int, int]) -> None:
+    for batch in queue.batches():
+        block = batch.index >> LIVE_SHIFT
+        blocks[block] = blocks.get(block, 0) + 1
+
+
+def _check_sums(m: Machine) -> None:
+    leases = sum(len(queue.leases) for queue in m.queues.values())
     promise("Exclusive", leases == m.tally.leases, "leases", leases, m.tally.leases)
     parked = {queue.uid for queue in m.queues.values() if queue.parked_runs}
     promise("Conservation", parked <= m.parked, "a queue with parked messages is not watched", parked, m.parked)
     for session in m.sessions.table.values():
         lowest = min(session.results, default=session.lowest)
         promise("AtMostOnce", lowest >= session.lowest, "a result below the lowest", session.number)
-    return ids
+
+
+class Watch:
+    """`check_machine` after every entry, of what the entry changed: a queue marks the pages of it that differ.
+
+    The machine is one of which nobody takes images: the marks are this object's to clear. Now and then everything is
+    counted, so that a mark that is missing is noticed as well.
+
+    Attributes:
+        ids: of all messages in the machine.
+    """
+
+    ALL_EVERY: Final = 25
+
+    def __init__(self, machine: Machine) -> None:
+        self.ids: set[int] = set()
+        self._machine = machine
+        self._of: dict[int, tuple[set[int], dict[int, int]]] = {}
+        self._looks = 0
+
+    def look(self) -> tuple[set[int], set[int]]:
+        """After an entry: the ids that came, and those that went."""
+        m = self._machine
+        self._looks += 1
+        came: set[int] = set()
+        went: set[int] = set()
+        for uid in [uid for uid in self._of if uid not in m.by_uid]:
+            went |= self._of.pop(uid)[0]
+        for queue in m.queues.values():
+            if queue.dirty:
+                queue.dirty.clear()
+                ids: set[int] = set()
+                blocks: dict[int, int] = {}
+                _check_queue(m, queue, ids)
+                _count_blocks(queue, blocks)
+                before = self._of[queue.uid][0] if queue.uid in self._of else set[int]()
+                came |= ids - before
+                went |= before - ids
+                self._of[queue.uid] = ids, blocks
+        moved = came & went
+        self.ids = (self.ids - went) | came
+        promise("Conservation", sum(len(ids) for ids, _ in self._of.values()) == len(self.ids), "an id in two queues")
+        total: dict[int, int] = {}
+        for _, counts in self._of.values():
+            for block, number in counts.items():
+                total[block] = total.get(block, 0) + number
+        promise("EveryLiveReadable", total == m.live_blocks, "live blocks", total, m.live_blocks)
+        _check_sums(m)
+        if self._looks % self.ALL_EVERY == 0:
+            promise("Conservation", check_machine(m) == self.ids, "a change without a mark")
+        return came - moved, went - moved
 
 
 def _check_queue(m: Machine, queue: Queue, ids: set[int]) -> None:
@@ -187,6 +245,8 @@ class Ledger:
     taken_us: int = 0
     offices: int = 0
     granted_in: dict[tuple[int, int], int] = attrs.field(factory=dict)
+    _born: list[int] = attrs.field(factory=list)
+    _ended: list[int] = attrs.field(factory=list)
 
     def entry(
         self,
@@ -195,9 +255,9 @@ class Ledger:
         tagged: Sequence[c.Tagged],
         results: Sequence[effects.Result],
         taken_us: int,
-        ids_now: set[int],
+        watch: Watch,
     ) -> None:
-        """Check one entry. `taken_us`: true time of its stamp; `ids_now`: of all messages after it."""
+        """Check one entry. `taken_us`: true time of its stamp; `watch`: of the machine that has just applied it."""
         old = self.stamp
         promise("ClockMonotonic", stamp.lease_ms >= old.lease_ms and stamp.wall_ms >= old.wall_ms, old, stamp)
         elapsed_us = taken_us - self.taken_us
@@ -205,18 +265,18 @@ class Ledger:
         gained_us = (stamp.lease_ms - old.lease_ms) * 1000
         promise("NotEarly", gained_us <= may_us, "the lease clock ran ahead", gained_us, may_us)
         self.stamp, self.taken_us = stamp, taken_us
+        self._born, self._ended = [], []
         for ordinal, (one, result) in enumerate(zip(tagged, results, strict=True)):
             if not self._repeated(one, result):
                 self._command((index, ordinal), one, result)
-        lost = [i for i, story in self.stories.items() if i not in ids_now and not story.mortal]
-        promise("Conservation", not lost, "lost", [self.stories[i].value for i in lost])
-        promise(
-            "Conservation",
-            ids_now <= self.stories.keys(),
-            "messages out of nowhere or back from the dead",
-            [(i, self.gone.get(i)) for i in ids_now - self.stories.keys()],
-        )
-        for identifier in [i for i, story in self.stories.items() if i not in ids_now]:
+        came, went = watch.look()
+        strange = [i for i in came if i not in self.stories] + [i for i in self._ended if i in watch.ids]
+        told = [(i, self.gone.get(i)) for i in strange]
+        promise("Conservation", not strange, "messages out of nowhere or back from the dead", told)
+        absent = [i for i in (*went, *self._born) if i in self.stories and i not in watch.ids]
+        lost = [self.stories[i].value for i in absent if not self.stories[i].mortal]
+        promise("Conservation", not lost, "lost", lost)
+        for identifier in dict.fromkeys(absent):
             self.mark("message ended by its ttl")
             self._end(identifier, "ttl")
 
@@ -294,6 +354,7 @@ class Ledger:
             self.values[value] = identifier
             self.known[identifier] = value
             mortal = command.ttl_ms is not None
+            self._born.append(identifier)
             self.stories[identifier] = Story(value, due_ms, mortal, command.max_attempts, queue=command.queue)
 
     def _granted(
@@ -409,6 +470,7 @@ class Ledger:
 
     def _end(self, identifier: int, how: str) -> None:
         self.gone[identifier] = how
+        self._ended.append(identifier)
         self.stories.pop(identifier, None)
 
 

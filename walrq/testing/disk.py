@@ -249,14 +249,16 @@ class SimDisk:
         return self._after(fate_of, lambda _change: draw.random() < 0.5, draw)
 
     def keep_all(self) -> SimDisk:
-        """The disk after the process died and the machine did not: all writes are there."""
-        return self._after(lambda _write: _kept, lambda _change: True, None)
+        """The disk after the process died and the machine did not: all writes are there, the kernel is the same."""
+        after = self._after(lambda _write: _kept, lambda _change: True, None)
+        after.boot = self.boot
+        return after
 
     def aftermaths(self, *, mixtures: int = 4, seed: int = 0) -> Iterator[tuple[str, SimDisk]]:
         """(what happened, disk after it): every systematic outcome of a power loss now, some mixtures."""
         writes = [write for file in self._files() for write in (*file.limbo, *file.unsynced)]
         changes = [change for directory in self._directories.values() for change in directory.unsynced]
-        yield "all kept", self.keep_all()
+        yield "all kept", self._after(lambda _write: _kept, lambda _change: True, None)
         yield "all dropped", self._after(lambda _write: _dropped, lambda _change: False, None)
         yield "writes kept, names dropped", self._after(lambda _write: _kept, lambda _change: False, None)
         yield "writes dropped, names kept", self._after(lambda _write: _dropped, lambda _change: True, None)
