@@ -75,7 +75,7 @@ def test_a_state_that_differs_is_noticed_and_does_not_lead(group: Group) -> None
     busy(leader, 3)
     odd.replica.machine.queues["kept"].next_seq += 1
     odd.replica.machine.queues["kept"].mark(-1)
-    busy(leader, 40)
+    busy(leader, 24)
 
     assert len(odd.findings) >= 1 and "state_diverged" in odd.findings[0]
     assert not leader.findings and not third.findings
@@ -111,7 +111,7 @@ def test_a_follower_that_was_long_away_gets_a_snapshot_and_what_is_live(group: G
     busy(leader, 5)
     away = group.others(leader)[0]
     away.crash()
-    busy(leader, 80)
+    busy(leader, 30)
     away.start()
     group.connect()
     group.converge(30)
@@ -127,7 +127,7 @@ def test_what_died_meanwhile_does_not_travel(group: Group) -> None:
     leader.do(push(b"stays", queue="kept"))
     away = group.others(leader)[0]
     away.crash()
-    for number in range(150):
+    for number in range(90):
         leader.do(push(b"%03d" % number * 100))
         (polled,) = leader.do(lease(5))
         settle_all(leader, polled)
@@ -139,7 +139,7 @@ def test_what_died_meanwhile_does_not_travel(group: Group) -> None:
 
     assert away.installs == 1 and bodies(away) == bodies(leader)
     with pytest.raises(Reclaimed):
-        away.storage.read(200)
+        away.storage.read(130)
 
 
 def test_an_installed_node_goes_on_and_restarts(group: Group) -> None:
@@ -147,7 +147,7 @@ def test_an_installed_node_goes_on_and_restarts(group: Group) -> None:
     leader = group.leader()
     away = group.others(leader)[0]
     away.crash()
-    busy(leader, 60)
+    busy(leader, 24)
     away.start()
     group.connect()
     group.converge(30)
@@ -169,7 +169,7 @@ def test_a_stream_resumes_after_its_link_was_lost(group: Group) -> None:
     busy(leader, 5)
     away = group.others(leader)[0]
     away.crash()
-    busy(leader, 60, size=200)
+    busy(leader, 24, size=200)
     away.start()
     lost = 0
     draw = random.Random(5)
@@ -193,7 +193,7 @@ def test_a_new_leader_begins_its_own_stream(group: Group) -> None:
     leader = group.leader()
     away = group.others(leader)[0]
     away.crash()
-    busy(leader, 60)
+    busy(leader, 24)
     away.start()
     seen = 0
 
@@ -219,7 +219,7 @@ def test_a_damaged_page_at_the_leader_sends_nothing_wrong(group: Group) -> None:
     leader = group.leader()
     away = group.others(leader)[0]
     away.crash()
-    busy(leader, 40)
+    busy(leader, 24)
     for name in leader.disk.list_directory("data/snapshots"):
         if name.startswith("pages-"):
             leader.disk.zero(f"data/snapshots/{name}", 0, 40)
@@ -312,7 +312,7 @@ def test_a_single_node_grows_to_three(short: bool) -> None:
     group = Group(("a",), **more)
     first = group["a"]
     secret = first.replica.machine.secret
-    busy(first, 40)
+    busy(first, 20)
     for name in ("b", "c"):
         group.add(name, **more)
         group.connect()
