@@ -579,7 +579,7 @@ class Seam:
         """
         self._bodies_checked = True
         storage, machine = self._storage, self.machine
-        lost = [(each.first, each.last) for each in lost_messages(machine, storage.index_ranges(), self.applied_index)]
+        lost = [(each.first, each.last) for each in lost_messages(machine, storage.index_ranges(), self._opened_at)]
         lost += [span for span in storage.lost_spans() if span[0] <= self.applied_index and live_in(machine, *span)]
         if lost:
             first, last = min(lost)[0], max(last for _, last in lost)
