@@ -534,6 +534,27 @@ def test_no_bytes_of_a_peer_do_more_than_end_its_connection(body: bytes) -> None
         pass
 
 
+def test_an_append_larger_than_a_frame_leaves_as_several_that_follow_each_other() -> None:
+    """Entries of a log that was written long ago may be larger than whoever chose them knew."""
+    bodies = [bytes(9_000_000), b"small", bytes(20_000_000), bytes(20_000_000), b"last"]
+    entries = tuple(Entry(term, Kind.COMMANDS, body) for term, body in zip((1, 1, 2, 2, 3), bodies, strict=True))
+    whole = Append("c-1", "anna", "bert", 3, 4, 1, 9, 4, 7, entries)
+    parts = []
+    for body in FrameBuffer(PEER_FRAME_BYTES_MAX).feed(b"".join(encode_raft([BEAT, whole, BEAT]))):
+        part = decode_item(body, "anna")
+        if part != BEAT:
+            assert isinstance(part, Append)
+            parts.append(part)
+
+    assert 2 <= len(parts)
+    assert entries == tuple(entry for part in parts for entry in part.entries)
+    assert (4, 1) == (parts[0].prev_index, parts[0].prev_term)
+    for before, after in pairwise(parts):
+        assert (before.last_index, before.entries[-1].term) == (after.prev_index, after.prev_term)
+        assert attrs.astuple(whole)[:4] == attrs.astuple(after)[:4]
+    assert 9 == parts[-1].last_index
+
+
 def test_a_message_beyond_the_largest_frame_is_not_sent() -> None:
     """The other end would refuse it by its length, and the connection would be lost for nothing."""
     body = bytes(PEER_FRAME_BYTES_MAX)

@@ -65,7 +65,7 @@ from walrq.protocol.codec import Decoder, check_plain, encode
 from walrq.protocol.fields import UINT64_MAX
 from walrq.protocol.framing import LENGTH, FrameBuffer, frame
 from walrq.raft.membership import Configuration
-from walrq.raft.messages import Message, encode_pieces
+from walrq.raft.messages import Append, Message, encode_pieces
 from walrq.raft.messages import decode as decode_message
 
 MAGIC: Final = "walrq-peer"
@@ -296,6 +296,8 @@ def encode_refusal(error: WalrqError) -> bytes:
 def encode_raft(messages: list[Message]) -> list[bytes]:
     """The frames of Raft messages, as pieces to be sent one after the other. Appends are filled.
 
+    An append that is larger than a frame leaves as several, which say the same one after the other.
+
     Raises:
         FrameTooLarge: a message beyond PEER_FRAME_BYTES_MAX, which no entry within ENTRY_BYTES_MAX makes.
     """
@@ -304,10 +306,24 @@ def encode_raft(messages: list[Message]) -> list[bytes]:
         body = encode_pieces(message)
         size = sum(map(len, body))
         if size > PEER_FRAME_BYTES_MAX:
-            raise FrameTooLarge(f"a message of {size} bytes, at most {PEER_FRAME_BYTES_MAX} are allowed")
+            if not isinstance(message, Append) or len(message.entries) < 2:
+                raise FrameTooLarge(f"a message of {size} bytes, at most {PEER_FRAME_BYTES_MAX} are allowed")
+            pieces += encode_raft(list(_halves(message)))
+            continue
         pieces.append(LENGTH.pack(size))
         pieces += body
     return pieces
+
+
+def _halves(append: Append) -> tuple[Append, Append]:
+    """Two appends that follow each other and together are this one."""
+    middle = len(append.entries) // 2
+    first, second = append.entries[:middle], append.entries[middle:]
+    index = append.prev_index + middle
+    return (
+        attrs.evolve(append, last_index=index, entries=first),
+        attrs.evolve(append, prev_index=index, prev_term=first[-1].term, entries=second),
+    )
 
 
 def decode_item(body: bytes, sender: str) -> Item:
