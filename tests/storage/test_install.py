@@ -398,6 +398,19 @@ def test_an_own_snapshot_and_appends_go_on_while_another_is_received() -> None:
     check_installed(opened(disk.keep_all()), records(1, 10, 1), live, 90, 3)
 
 
+def test_large_pages_that_are_being_received_are_not_cleared_away_by_own_snapshots() -> None:
+    """They lie in a file that no manifest knows yet."""
+    storage = filled(30)
+    large = {b"a": bytes(1 << 20), b"b": b"small"}
+    installer = storage.begin_install(10, 40, 3, b"")
+    for key, page in large.items():
+        installer.page(key, page)
+        snapshot(storage, 25, {b"own": key})
+    installer.finish()
+    assert storage.snapshot is not None
+    assert large == dict(storage.snapshot.pages())
+
+
 def test_readers_and_pins_of_a_log_that_is_replaced_never_see_another_ones_bytes() -> None:
     """A record that is gone is reclaimed; a backup that reads a file of the same name is told."""
     storage = filled(60)

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from tests.storage.crash import config
-from tests.storage.test_install import filled, opened, records, snapshot
+from tests.storage.test_install import filled, install, opened, records, snapshot
 from walrq.errors import CorruptRecord, DataDirInvalid
 from walrq.storage.hard_state import HardState
 from walrq.storage.record import Record
@@ -176,6 +176,14 @@ def test_the_mark_is_durable_before_the_traces_are_gone() -> None:
     origin = lived()
     harm(origin, records(50, 50, 1)[0])
     harm(origin, records(100, 100, 1)[0])
+    check_never_forgotten(origin, 49)
+    suspect = died(12)
+    harm(suspect, records(12, 12, 1)[0])
+    check_never_forgotten(suspect, 11)
+
+
+def check_never_forgotten(origin: SimDisk, kept: int) -> None:
+    """See above; `kept`: the last index that is to be trusted."""
     for point in itertools.count():
         disk = origin.keep_all()
         disk.power_off_at = point
@@ -190,8 +198,8 @@ def test_the_mark_is_durable_before_the_traces_are_gone() -> None:
             assert storage.needs_repair, point
             storage.drop_untrusted()
             # A whole segment behind the damage may be gone already.
-            assert 49 == storage.last_index, point
-    assert point > 20
+            assert kept == storage.last_index, point
+    assert point > 15
 
 
 def test_a_node_without_log_and_snapshots_starts_only_as_a_member() -> None:
@@ -229,6 +237,35 @@ def test_a_member_falls_back_to_an_older_snapshot_that_the_log_does_not_reach_fr
     storage.drop_untrusted()
     assert first - 1 == storage.last_index
     assert records(21, first - 1, 1) == list(storage.entries(21))
+
+
+def test_a_sparse_segment_is_no_way_from_an_older_snapshot_to_the_end() -> None:
+    """The snapshot that was installed is damaged: what it covered without records is not known."""
+    disk = SimDisk()
+    storage = filled(50, 1, disk)
+    snapshot(storage, 20)
+    install(storage, 33, 60, 3, records(34, 60, 2)[::2])
+    storage.append_batch(records(61, 64, 4))
+    disk = disk.keep_all()
+    newest = sorted(name for name in disk.list_directory("data/snapshots") if name.startswith("manifest"))[-1]
+    disk.flip_bit(f"data/snapshots/{newest}", 300)
+    with pytest.raises(CorruptRecord, match="reaches only 33 of 64"):
+        opened(disk.keep_all())
+    check_dropped(disk, 34)
+
+
+def test_segments_made_after_an_install_are_never_taken_for_older_ones() -> None:
+    """Also when every file that told how far the incarnations had come is gone."""
+    disk = SimDisk()
+    storage = filled(50, 1, disk)
+    install(storage, 33, 60, 3, records(34, 60, 2)[::2])
+    storage.close(clean=False)
+    for name in disk.list_directory("data/wal"):
+        disk.unlink(f"data/wal/{name}")
+    storage = member(disk)
+    assert (True, 60) == (storage.needs_repair, storage.last_index)
+    storage.append_batch(records(61, 64, 4))
+    assert records(61, 64, 4) == list(member(disk.keep_all()).entries(1))
 
 
 def test_a_weak_policy_and_a_new_boot_need_a_repair() -> None:
