@@ -25,7 +25,7 @@ PROGRAMS = {
     "python -m bench": [sys.executable, "-m", "bench"],
     "python -m chaos": [sys.executable, "-m", "chaos"],
 }
-HELP_S_MAX = 30
+HELP_S_MAX = 120
 
 
 @attrs.frozen

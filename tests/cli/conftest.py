@@ -15,7 +15,7 @@ import pytest
 from walrq.testing.node import Node
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SECONDS_MAX = 60
+SECONDS_MAX = 180
 
 
 @attrs.frozen

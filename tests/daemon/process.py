@@ -17,8 +17,8 @@ from walrq import api
 from walrq.protocol.client import Answer, ClientConnection, Closed
 from walrq.protocol.handshake import Hello
 
-READY_S_MAX = 60
-STOP_S_MAX = 60
+READY_S_MAX = 180
+STOP_S_MAX = 180
 
 _SERVE = """
 import json, os, sys

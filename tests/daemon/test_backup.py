@@ -24,7 +24,7 @@ from walrq.replica import ReplicaConfig
 from walrq.testing.disk import SimDisk
 
 pytestmark = pytest.mark.trio
-SECONDS_MAX = 20
+SECONDS_MAX = 120
 
 
 async def begin(client: Client) -> api.BackupBegun:

@@ -31,28 +31,23 @@ from typing import Final
 
 from tests.cli.conftest import ROOT, make_shell, script
 from tests.docs.snippets import Command, Snippet, commands, same
+from tests.ports import free_port
 from walrq.testing.server import Server
 
 RUN_LANGUAGES: Final = {"python", "console", "sh"}
-COMMAND_S_MAX: Final = 60.0
+COMMAND_S_MAX: Final = 180.0
 END_OF_COMMAND: Final = re.compile(r"\x1e(\d+)\x1e\n?")
 ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[()][A-Z0-9]|\x1b[=>]")
 STARTS_A_NODE: Final = re.compile(r"(walrq (?:\S+ )*?(serve|dev)\b(?!.*--help)|make run\b)")
 PORT_IN_PAGES: Final = "127.0.0.1:50051"
 # Commands that change nothing: who does not see yet what the page shows looks again.
 LOOKS: Final = re.compile(r"walrq (peek|stats|queue list|queue show|dlq list|dlq show)\b[^|;&]*$")
-LOOKS_S_MAX: Final = 10.0
+LOOKS_S_MAX: Final = 30.0
 COLUMNS: Final = 118
 
 
 class Mismatch(AssertionError):
     """A page says one thing and the program another."""
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 class Terminal:

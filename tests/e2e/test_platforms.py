@@ -16,7 +16,7 @@ import pytest
 from tests.requirements import ROOT
 from walrq.testing.node import Node
 
-SECONDS_MAX = 60
+SECONDS_MAX = 180
 
 # The standard library and Trio choose by the platform's name, or have chosen when they were compiled: what they need
 # on Linux (Trio its epoll, asyncio its signals, socketpair its Unix sockets) stays theirs. walrq's code finds nothing.

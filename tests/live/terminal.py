@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
-SECONDS_MAX: Final = 60.0
+SECONDS_MAX: Final = 180.0
 _STYLE: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 

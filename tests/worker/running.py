@@ -13,7 +13,7 @@ import attrs
 import walrq
 from walrq.testing.server import Server
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 120.0
 
 
 @attrs.define(eq=False)

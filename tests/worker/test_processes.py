@@ -18,7 +18,7 @@ from tests.worker.running import until
 from walrq.testing.node import Node
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SECONDS_MAX = 60
+SECONDS_MAX = 180
 
 APPLICATION = """
 import os, threading
