@@ -131,6 +131,7 @@ class Incoming:
         self._by_descriptor: dict[int, _Link] = {}
         self._listened_to = False
         self._alone = trio.Event()
+        self._draining = trio.CancelScope()
         self._over = False
 
     def nodes(self) -> dict[str, PeerHello]:
@@ -165,6 +166,7 @@ class Incoming:
         if self._epoll is None:
             return None
         self._listened_to = True
+        self._draining.cancel()
         return self._epoll.fileno()
 
     def stop_listening(self) -> None:
@@ -186,7 +188,8 @@ class Incoming:
             if self._listened_to:
                 self._alone = trio.Event()
                 await self._alone.wait()
-            await trio.lowlevel.wait_readable(self._epoll.fileno())
+            with trio.CancelScope() as self._draining:
+                await trio.lowlevel.wait_readable(self._epoll.fileno())
             if not self._listened_to:
                 self.receive_ready()
 

@@ -78,6 +78,9 @@ class Complaints:
 
 def cause(error: BaseException) -> str:
     """Why the network failed, in words: never empty."""
-    if isinstance(error, OSError) and error.errno:
-        return os.strerror(error.errno)
+    if isinstance(error, OSError):
+        # Trio puts the address into the text; the resolver's numbers are negative, and its texts good.
+        if error.errno is not None and error.errno > 0:
+            return os.strerror(error.errno)
+        return error.strerror or str(error) or type(error).__name__
     return str(error) or type(error).__name__
