@@ -61,6 +61,22 @@ def test_addresses_print_as_they_are_written() -> None:
     assert ["a:1", "[::1]:2"] == [str(Endpoint("a", 1)), str(Endpoint("::1", 2))]
 
 
+def test_a_list_of_addresses_is_read_like_one_address() -> None:
+    """Each node once, settings of all of them."""
+    target = parse_target(["walrq://a:1/?window=3", "b:2,a:1", "walrq://c/?timeout_s=4&window=3"])
+
+    assert (Endpoint("a", 1), Endpoint("b", 2), Endpoint("c", 50051)) == target.endpoints
+    assert {"window": 3, "timeout_s": 4.0} == target.settings
+
+
+def test_a_list_of_addresses_must_not_be_empty_or_disagree() -> None:
+    """One line that says which setting."""
+    with pytest.raises(ConfigError, match="is empty"):
+        parse_target([])
+    with pytest.raises(ConfigError, match="set window to 3 and 4"):
+        parse_target(["a?window=3", "b?window=4"])
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -68,6 +84,8 @@ def test_addresses_print_as_they_are_written() -> None:
         {"timeout_s": float("nan")},
         {"timeout_s": 0},
         {"connect_wait_s": -1},
+        {"election_max_s": 0},
+        {"node_timeout_s": -1},
         {"retry_max_s": float("inf")},
         {"worker": "x" * 300},
         {"windw": 5},

@@ -98,8 +98,8 @@ class ClientConfig:
         timeout_s: longest time from a call to its answer, reconnects and retries included; a poll's own
             `wait` comes on top. Then `ReplyTimeout` or `ConnectionLost`.
         connect_timeout_s: longest time for one connection attempt, handshake included.
-        connect_wait_s: how long `connect` keeps trying when no server answers; 0 = one try per address. While nodes of a
-            cluster answer and elect a leader it waits in any case, up to `timeout_s`.
+        connect_wait_s: how long `connect` keeps trying when no server answers; 0 = one try per address. While nodes of
+            a cluster answer and elect a leader it waits in any case, up to `timeout_s`.
         retry_first_s: wait before the first retry or reconnect.
         retry_factor: by how much the wait grows with each further one.
         retry_max_s: its bound. Every wait is spread by a random factor between one half and one. There is no

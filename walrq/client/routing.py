@@ -30,6 +30,8 @@ HOPS_MAX: Final = 4
 REST_S: Final = 0.05
 # One that belongs to another cluster is not asked again for so long, unless there is nothing else.
 STRANGER_S: Final = 30.0
+# By how much the pause grows while nodes elect: a handover takes some 50 ms, an election up to a second or two.
+ELECTION_FACTOR: Final = 1.5
 # A connection that lived so long was good, whatever was asked on it.
 PROVEN_S: Final = 1.0
 
@@ -260,9 +262,11 @@ class Route:
         self._rounds += 1
         self.leaderless = self._answered > 0
         self.final = None if self._may_pass else self._lasting
-        pause_s = self.config.backoff_s(self._rounds) * self.rng.uniform(0.5, 1.0)
+        longest_s = self.config.backoff_s(self._rounds)
         if self.leaderless:
-            pause_s = min(pause_s, self.config.election_max_s * self.rng.uniform(0.5, 1.0))
+            election_s = self.config.retry_first_s / 2 * ELECTION_FACTOR ** min(self._rounds - 1, 60)
+            longest_s = min(longest_s, election_s, self.config.election_max_s)
+        pause_s = longest_s * self.rng.uniform(0.5, 1.0)
         then = now + pause_s
         rests = self._rests = {each: until for each, until in self._rests.items() if until > now}
         awake = [each for each in around if rests.get(each, 0.0) <= then]
