@@ -213,10 +213,10 @@ def _unpack_segment(disk: Disk, folder: str, part: Part, chunks: Iterator[bytes]
 
 
 def _write_snapshot(disk: Disk, folder: str, source: SnapshotReader, index: int) -> None:
-    """The image, with numbers of its own."""
+    """The image, with numbers of its own, and without the members of the cluster it was taken in: a copy is alone."""
     store = SnapshotStore(disk, folder, reserve_bytes=0)
     store.load()
-    writer = store.begin(index, source.term, source.meta, lambda: index)
+    writer = store.begin(index, source.term, b"", lambda: index)
     for key, page in source.pages():
         writer.put(key, branched(key, page))
     writer.finish()

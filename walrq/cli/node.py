@@ -26,7 +26,7 @@ DEV_DATA_DIR: Final = "walrq-dev"
 DEV_SEGMENT_SIZE: Final = "4MiB"
 DEMO_QUEUE: Final = "demo"
 # What a data directory consists of: `--fresh` removes this and nothing else. LOCK stays, it is held meanwhile.
-_PARTS: Final = frozenset({"FORMAT", "FORMAT.tmp", "hard-state", "wal", "snapshots", "quarantine"})
+_PARTS: Final = frozenset({"FORMAT", "FORMAT.tmp", "hard-state", "wal", "snapshots", "quarantine", "peers.json"})
 
 
 @click.command(epilog=example("walrq serve --data-dir ./walrq-data --listen 127.0.0.1:50051 --fsync always"))

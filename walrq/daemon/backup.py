@@ -26,7 +26,7 @@ from walrq.daemon.broker import Broker
 from walrq.daemon.clock import Clock
 from walrq.daemon.compactor import Compactor
 from walrq.daemon.pollers import Call, Port, to_failed
-from walrq.errors import Code, DataDirInvalid, DiskFull, InvalidArgument, Overloaded, StorageError, WalrqError
+from walrq.errors import Code, DataDirInvalid, DiskFull, InvalidArgument, NotReady, Overloaded, StorageError, WalrqError
 from walrq.limits import BACKUP_IDLE_S_MAX, BACKUP_READS_MAX, BACKUP_S_MAX
 from walrq.replica import Replica
 from walrq.storage import identity
@@ -129,6 +129,7 @@ class Backups:
     async def _begin(self, port: Port) -> api.BackupBegun:
         if self._open is not None:
             raise Overloaded("another backup is being taken; one at a time", limit="backups", retry_after_ms=5_000)
+        await self._catch_up()
         pin, export = await self.take()
         now_ms = self._clock.monotonic_ms()
         self._begun += 1
@@ -141,6 +142,24 @@ class Backups:
             export.size,
         )
         return api.BackupBegun(self._begun, export.facts, tuple((part.name, part.size) for part in export.parts))
+
+    async def _catch_up(self) -> None:
+        """Wait until this node has all that its cluster acknowledged before now; a node that is alone has.
+
+        Raises:
+            NotLeader: no leader is known. NotReady: nobody could tell.
+        """
+        confirmed: list[bool] = []
+        told = trio.Event()
+
+        def then(answer: bool) -> None:
+            confirmed.append(answer)
+            told.set()
+
+        self._broker.confirm(then)
+        await told.wait()
+        if not confirmed[0]:
+            raise NotReady("the leader of the cluster was lost meanwhile; begin again", retry_after_ms=500)
 
     async def take(self) -> tuple[Pin, Export]:
         """Snapshot the state of now and hold what a reader of it needs; the pin is the caller's to release.
@@ -244,6 +263,14 @@ def with_stopped(data_dir: str, use: Callable[[Export], T]) -> T:
     async def run() -> T:
         node = await open_node(config)
         clean = False
+        replica = node.replica
+        if replica.applied_index < replica.last_index:
+            log.warning(
+                "backup_is_behind the entries %d to %d are left out: this node was a member of a cluster when it ended,"
+                " and cannot tell alone whether they were decided; a backup of the running cluster has everything",
+                replica.applied_index + 1,
+                replica.last_index,
+            )
         try:
             pin, export = await node.backups.take()
             try:
@@ -253,7 +280,7 @@ def with_stopped(data_dir: str, use: Callable[[Export], T]) -> T:
             clean = True
             return found
         finally:
-            node.replica.close(clean=clean)
+            replica.close(clean=clean)
 
     return trio.run(run)
 

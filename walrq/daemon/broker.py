@@ -138,7 +138,7 @@ class Broker:
         self._office = replica.term if replica.is_leader else 0
         self._serving = replica.is_leader
         # Reads that wait for the confirmation of the office; the read of number `_office_read` is that of a new leader.
-        self._reads: dict[int, tuple[Call, Any]] = {}
+        self._reads: dict[int, Callable[[bool], None]] = {}
         self._read_number = 0
         self._office_read = 0
         self._finish_plain: Callable[[Any, Any], None] = self.answer  # what is no Lease is never Granted
@@ -194,9 +194,17 @@ class Broker:
         if type(request) is api.Redrive and not request.dry_run:
             self._redrive(call, request)
             return
+        self.confirm(lambda confirmed: self._answer_read(call, request, confirmed))
+
+    def confirm(self, then: Callable[[bool], None]) -> None:
+        """Call `then` once the state here has all that was acknowledged before now, or nobody can tell: True or False.
+
+        Raises:
+            NotLeader: no leader is known. Overloaded: too many wait.
+        """
         self._read_number = number = self._read_number + 1
         self.replica.read(number)
-        self._reads[number] = (call, request)
+        self._reads[number] = then
         self._nudge()
 
     def _read_decided(self, number: int, confirmed: bool) -> None:
@@ -210,16 +218,14 @@ class Broker:
             elif self._office:
                 self._ask_for_office()
             return
-        waiting = self._reads.pop(number, None)
-        if waiting is None:
-            return
-        call, request = waiting
+        then = self._reads.pop(number, None)
+        if then is not None:
+            then(confirmed)
+
+    def _answer_read(self, call: Call, request: Any, confirmed: bool) -> None:
         if not confirmed:
             self.answer(call, to_failed(self.not_leader()))
             return
-        self._answer_read(call, request)
-
-    def _answer_read(self, call: Call, request: Any) -> None:
         try:
             self._all_handlers[type(request)](call, request)
         except WalrqError as error:

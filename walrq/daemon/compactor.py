@@ -1,6 +1,7 @@
 """Keeps the log's tail short and the disk bounded: snapshots, then reclaim.
 
-A snapshot is forced by log bytes or commands since the last one (`replica.snapshot_due`). Its pages are
+A snapshot is forced by log bytes or commands since the last one (`replica.snapshot_due`); with peers by a point in the
+log, at which all nodes write theirs. Its pages are
 encoded a few at a time between turns, so that nobody waits for a whole image; writing and reclaiming happen
 in a thread. While the disk is full the reserve is refilled here as soon as space returns.
 """
@@ -65,7 +66,9 @@ class Compactor:
 
     async def _replenish(self) -> None:
         """Fill the reserve of a full disk again, as soon as there is space."""
-        if await trio.to_thread.run_sync(self._storage.replenish):
+        async with self._driver.aside:
+            replenished = await trio.to_thread.run_sync(self._storage.replenish)
+        if replenished:
             self._look_at_space()
             log.info("disk_has_space pushes are taken again")
         else:
@@ -115,6 +118,8 @@ class Compactor:
         return True
 
     async def _reclaim(self) -> None:
-        freed = await trio.to_thread.run_sync(self._replica.reclaim)
+        # A peer's snapshot must not be put in place meanwhile.
+        async with self._driver.aside:
+            freed = await trio.to_thread.run_sync(self._replica.reclaim)
         if freed:
             log.info("segments_reclaimed count=%d", freed)

@@ -81,7 +81,8 @@ class Driver:
         # A background job of the replica that waits for its thread, or runs.
         self._job: Job | None = None
         self._job_there = trio.Event()
-        # Held by whoever works on the storage in a thread beside the persists: background jobs, settling, syncing.
+        # Held by whoever works on the storage beside the persists: background jobs, settling, syncing, reclaim. While a
+        # background job puts a peer's snapshot in place, the replica has nothing to persist.
         self.aside = trio.Lock()
         self.persister = Persister()
         self.on_turn: list[Callable[[], None]] = []
@@ -92,6 +93,11 @@ class Driver:
         """Send through `send` from now on."""
         self._broker = broker
         self._send = send
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether messages come and go."""
+        return self._send is not None
 
     def receive(self, message: Message) -> None:
         """A peer's message.

@@ -41,7 +41,8 @@ _EVENTS_PER_TURN_MAX: Final = 512
 _SWEEP_S: Final = 1.0
 # A busy node stays with its own epoll, up to the first number of milliseconds, and waits there for the next event
 # up to the second number of seconds: answers to a reply, and the disk, come sooner than that. A round of Trio's loop
-# costs as much as a small request; everybody else's tasks wait this long at most.
+# costs as much as a small request; everybody else's tasks wait this long at most. With peers it does not wait: what it
+# waits for comes by others' tasks.
 _STAY_MS: Final = 2
 _LINGER_S: Final = 0.001
 _LINGER_MS: Final = 1_000
@@ -158,7 +159,7 @@ class Reactor:
                     await self._wait_for_room()
                 if self._clock.monotonic_ms() >= stays_until_ms:
                     break
-                ready = epoll.poll(_LINGER_S, _EVENTS_PER_TURN_MAX)
+                ready = epoll.poll(0 if self._driver.has_peers else _LINGER_S, _EVENTS_PER_TURN_MAX)
 
     def _work(self, ready: list[tuple[int, int]]) -> None:
         """One turn: read what has come, answer what the disk has written, begin what was proposed meanwhile."""
