@@ -14,6 +14,7 @@ import attrs
 import pytest
 
 import walrq
+from tests.cli.conftest import make_shell
 from walrq.testing.node import Node
 
 SECRET = "a secret of the end-to-end tests\n"
@@ -264,3 +265,18 @@ def test_a_node_that_lost_its_directory_is_not_taken_for_itself(three: Three) ->
         assert term == client.cluster().term
         three.nodes["n3"].kill()
         three.add("n3").start()
+
+
+def test_a_backup_of_any_node_has_what_was_acknowledged_and_its_copy_is_alone(three: Three, tmp_path: Path) -> None:
+    """A copy that waited for the other members of the cluster it was taken in would be of no use without them."""
+    shell = make_shell(tmp_path, None)
+    with three.connect() as client:
+        client.push("copied", b"kept")
+        asked = next(name for name in three.nodes if name != leader_of(client))
+    file = str(tmp_path / "copy.walrq")
+    assert 0 == shell.walrq("backup", file, "--server", three.nodes[asked].url).returncode
+    assert 0 == shell.walrq("restore", file, "--data-dir", str(tmp_path / "copy")).returncode
+
+    with Node(tmp_path / "copy", flags=SMALL).start() as alone, walrq.connect(alone.url) as client:
+        assert [b"kept"] == take_all(client, "copied")
+        assert [(asked, "leader")] == [(each.node, each.role) for each in client.cluster().members]
