@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.conftest import ROOT, Shell, make_shell
 from tests.requirements import require
+from walrq import api
 from walrq.cli import doctor
 from walrq.storage import inspect
 from walrq.testing.node import Node
@@ -109,6 +110,64 @@ def test_lines_for_people_end_with_a_count(tmp_path: Path) -> None:
     at = next(number for number, line in enumerate(lines) if line.startswith("bad     server"))
     assert lines[at + 1].lstrip().startswith("-> start one with `walrq serve`")
     assert lines[-1].endswith("1 bad")
+
+
+def state_of(*members: tuple[str, str, str, int], leader: str | None = "n1") -> api.ClusterState:
+    """A cluster as its node n1 knows it: (name, role, status, match index) of each member; 5,000 entries decided."""
+    found = tuple(api.MemberState(name, role, "h:1", None, status, index) for name, role, status, index in members)
+    return api.ClusterState("n1", "c", leader, 1, 5_000, 5_000, found)
+
+
+WELL = [(f"n{i}", "voter", "normal", 5_000) for i in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "words"),
+    [
+        (state_of(*WELL), "good", "n1 leads n1, n2, n3; 1 may fail"),
+        (state_of(*WELL, leader=None), "bad", "n1 knows of no leader among n1, n2, n3"),
+        (
+            state_of(*WELL[:2], ("n3", "voter", "unreachable", 5_000)),
+            "warning",
+            "n3 cannot be reached: one more failure stops the cluster",
+        ),
+        (
+            state_of(*WELL, ("n4", "voter", "normal", 5_000), ("n5", "voter", "unreachable", 1)),
+            "warning",
+            "n5 cannot be reached: 1 more may fail",
+        ),
+        (state_of(*WELL[:2], ("n3", "voter", "normal", 3_999)), "warning", "behind are n3 by 1001 entries"),
+        (state_of(*WELL, ("n4", "voter", "normal", 5_000)), "warning", "4 voters bear no more failures than 3"),
+        (state_of(*WELL, ("n4", "learner", "normal", 5_000)), "good", "1 may fail"),
+    ],
+)
+def test_a_cluster_that_bears_no_failure_more_is_named(state: api.ClusterState, status: str, words: str) -> None:
+    """The second failure is the one that hurts; it should not come as a surprise."""
+    found = doctor.judge_cluster(state)
+
+    assert ("cluster", status) == (found.id, found.status)
+    assert words in found.text
+
+
+def test_a_node_with_peers_has_a_door_for_them_and_a_secret(tmp_path: Path) -> None:
+    """Both are looked for at a start only; a secret that others may read is none."""
+    secret = tmp_path / "secret"
+    secret.write_text("a secret of this test\n")
+    shell = make_shell(tmp_path, None)
+    flags = ["--listen", "127.0.0.1:0", "--peer-listen", "127.0.0.1:0", "--cluster-secret-file"]
+    secret.chmod(0o644)
+    _, open_ = findings(shell, *flags, str(secret))
+    secret.chmod(0o600)
+    _, closed = findings(shell, *flags, str(secret))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        flags[3] = f"127.0.0.1:{taken.getsockname()[1]}"
+        status, bad = findings(shell, *flags, str(tmp_path / "absent"))
+
+    assert ("warning", "good") == (open_["secret"]["status"], closed["secret"]["status"])
+    assert f"chmod 600 {secret}" == open_["secret"]["advice"]
+    assert "good" == closed["peer_port"]["status"]
+    assert (1, "bad", "warning") == (status, bad["secret"]["status"], bad["peer_port"]["status"])
+    assert "absent cannot be read" in bad["secret"]["text"]
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from tests.live.test_rates import info, look
+from walrq import api
 from walrq.api import QueueInfo
 from walrq.live.board import SORTS, Board
 from walrq.live.rates import Rates
@@ -69,6 +71,43 @@ def test_it_shows_node_queues_and_totals() -> None:
     assert ["mail", "5", "1", "2", "4", "10", "8", "6", "-"] == drawn[5].split()[:9]
     assert drawn[-2].startswith("mail  99B")
     assert "q quit" in drawn[-1]
+
+
+def with_cluster(leader: str | None) -> Board:
+    """A board whose node is n1 of three."""
+    state = api.ClusterState(
+        "n1",
+        "c",
+        leader,
+        3,
+        100,
+        100,
+        (
+            api.MemberState("n1", "leader", "h:1", match_index=100, status="normal"),
+            api.MemberState("n2", "voter", "h:2", match_index=93, status="normal"),
+            api.MemberState("n3", "voter", "h:3", match_index=20, status="unreachable"),
+        ),
+    )
+    rates = Rates()
+    rates.feed(look(1))
+    made = Board("127.0.0.1:50051")
+    made.take(rates.feed(attrs.evolve(look(2, *MANY), cluster=state)))
+    return made
+
+
+@pytest.mark.parametrize("size", [(80, 24), (20, 8)])
+def test_a_cluster_has_one_line_more(size: tuple[int, int]) -> None:
+    """Who leads, who is behind, who is away; and the picture still fits its terminal."""
+    drawn = lines(with_cluster("n1"), 80)
+    leaderless = lines(with_cluster(None), 80)
+    small = with_cluster("n1").draw(*size).plain.split("\n")
+
+    assert "n1 leads  n2 7 behind  n3 unreachable" == drawn[3].rstrip()
+    assert leaderless[3].startswith("no leader  n1 ")
+    assert "queue" in drawn[5]
+    assert (24, 24) == (len(drawn), len(leaderless))
+    assert max(9, size[1]) >= len(small)
+    assert max(map(cell_len, small)) <= size[0]
 
 
 def test_wide_terminals_see_more() -> None:

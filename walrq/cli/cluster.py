@@ -21,6 +21,7 @@ from walrq.cli.arguments import (
     yes_option,
 )
 from walrq.errors import ERRORS, Code, ReplyTimeout, WalrqError
+from walrq.live import members
 
 if TYPE_CHECKING:
     from walrq.api import ClusterState, MemberState
@@ -110,7 +111,7 @@ def status(as_json: bool, server: str | None) -> int:
     """
     state = look(server)
     if as_json:
-        output.json_line(value(state))
+        output.json_line(members.value(state))
     else:
         output.table(TITLES, [row(state, member) for member in state.members])
         output.note(f"  {state.cluster}, term {state.term}, as {state.node} sees it")
@@ -136,11 +137,6 @@ def look(server: str | None) -> ClusterState:
         return state
 
 
-def lag(state: ClusterState, member: MemberState) -> int | None:
-    """Entries that are decided and that the member is not known to have; None when nobody here knows."""
-    return None if member.match_index is None else max(0, state.commit_index - member.match_index)
-
-
 def row(state: ClusterState, member: MemberState) -> tuple[Any, ...]:
     """One member as a row of the table."""
     return (
@@ -148,7 +144,7 @@ def row(state: ClusterState, member: MemberState) -> tuple[Any, ...]:
         member.role,
         member.endpoint,
         member.address or None,
-        lag(state, member),
+        members.lag(state, member),
         None if member.heard_ms is None else duration(member.heard_ms),
         member.status or None,
     )
@@ -159,31 +155,6 @@ def duration(ms: int) -> str:
     if ms < 1_000:
         return f"{ms} ms"
     return f"{ms / 1_000:.1f} s" if ms < 120_000 else f"{ms // 60_000} min"
-
-
-def value(state: ClusterState) -> dict[str, Any]:
-    """The cluster for JSON."""
-    return {
-        "node": state.node,
-        "cluster": state.cluster,
-        "leader": state.leader,
-        "term": state.term,
-        "commit_index": state.commit_index,
-        "applied_index": state.applied_index,
-        "members": [
-            {
-                "node": member.node,
-                "role": member.role,
-                "address": member.address,
-                "endpoint": member.endpoint,
-                "status": member.status,
-                "match_index": member.match_index,
-                "lag": lag(state, member),
-                "heard_ms": member.heard_ms,
-            }
-            for member in state.members
-        ],
-    }
 
 
 # --- changes ------------------------------------------------------------------------------------------------
@@ -248,7 +219,7 @@ def transfer(node: str | None, as_json: bool, server: str | None) -> None:
 
 def _report(state: ClusterState, what: str, as_json: bool) -> None:
     if as_json:
-        output.json_line(value(state))
+        output.json_line(members.value(state))
         return
     print(f"{what}; members: {', '.join(member.node for member in state.members)}")
 

@@ -14,7 +14,7 @@ import select
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -25,6 +25,7 @@ from walrq.cli import output
 from walrq.cli.arguments import example, json_option, load_settings, server_option_to_judge, settings_options, target
 
 if TYPE_CHECKING:
+    from walrq.api import ClusterState, MemberState
     from walrq.cli.contexts import Target
     from walrq.daemon.config import Config
 
@@ -33,6 +34,8 @@ Status = Literal["good", "warning", "bad"]
 SERVER_S_MAX: Final = 2.0
 # Delays end by the server's clock: a caller who computes `deliver_at` on another clock is wrong by so much.
 SKEW_S_MAX: Final = 2.0
+# A follower that is well lacks what is on its way at this moment.
+LAG_MAX: Final = 1_000
 SYNCS: Final = 16
 SYNC_MS_MAX: Final = 20.0
 # Quicker than a disk or its cache can be asked: somebody between says yes without asking.
@@ -144,6 +147,8 @@ def examine(config: str | None, flags: Mapping[str, Any]) -> Iterator[Finding]:
     yield look_at_descriptors(settings.max_connections)
     yield from look_at_directory(settings)
     yield look_at_port(settings)
+    if settings.peer_listen is not None:
+        yield from look_at_peers(settings)
 
 
 def without_unknown(env: Mapping[str, str]) -> dict[str, str]:
@@ -274,6 +279,7 @@ def look_at_server(target: Target) -> Iterator[Finding]:
             asked_at, asked_ms = time.time(), time.monotonic() * 1000
             stats = client.stats()
             took_ms = time.monotonic() * 1000 - asked_ms
+            cluster = client.cluster() if stats.get("peers") else None
     except WalrqError as error:
         # Nobody said that there is one: then this is what a machine looks like before the first start.
         expected = target.origin != "default"
@@ -292,6 +298,36 @@ def look_at_server(target: Target) -> Iterator[Finding]:
     wall_ms = stats.get("wall_ms")
     if isinstance(wall_ms, int):
         yield judge_clock(wall_ms / 1000 - (asked_at + took_ms / 2000))
+    if cluster is not None:
+        yield judge_cluster(cluster)
+
+
+def judge_cluster(state: ClusterState) -> Finding:
+    """Whether somebody leads, and whether a failure more can be borne."""
+    from walrq.live import members
+
+    voters = [member for member in state.members if member.role != "learner"]
+    away = members.away(state)
+    if state.leader is None:
+        text = f"{state.node} knows of no leader among {_listed(state.members)}"
+        return Finding("cluster", "bad", text, "start the nodes that are down: a majority of the voters must run")
+    text = f"{state.leader} leads {_listed(state.members)}"
+    if away:
+        left = (len(voters) - 1) // 2 - sum(member.node in away for member in voters)
+        more = f"{left} more may fail" if left > 0 else "one more failure stops the cluster"
+        return Finding("cluster", "warning", f"{text}; {', '.join(away)} cannot be reached: {more}", "start them again")
+    behind = [f"{each.node} by {lag}" for each in state.members if (lag := members.lag(state, each) or 0) > LAG_MAX]
+    if behind:
+        text = f"{text}; behind are {', '.join(behind)} entries"
+        return Finding("cluster", "warning", text, "`walrq cluster status` shows whether they catch up")
+    if len(voters) % 2 == 0:
+        text = f"{text}: {len(voters)} voters bear no more failures than {len(voters) - 1}"
+        return Finding("cluster", "warning", text, "add a node, or remove one")
+    return Finding("cluster", "good", f"{text}; {(len(voters) - 1) // 2} may fail")
+
+
+def _listed(found: Iterable[MemberState]) -> str:
+    return ", ".join(member.node for member in found)
 
 
 def judge_clock(ahead_s: float) -> Finding:
@@ -450,6 +486,35 @@ def look_at_port(settings: Config) -> Finding:
     except WalrqError:
         return bad  # whatever has the port, it is no node of ours
     return Finding("port", "good", f"{address} is in use by node {node}")
+
+
+def look_at_peers(settings: Config) -> Iterator[Finding]:
+    """Whether the door for other nodes can be had, and whether there is a secret that only its owner can read."""
+    from walrq.daemon import listener
+    from walrq.errors import AddressInUse, ConfigError
+
+    assert settings.peer_listen is not None
+    host, port = settings.peer_listen
+    address = settings.text("peer_listen")
+    try:
+        listener.bind(host, port).close()
+    except AddressInUse as error:
+        advice = "a running node of this directory has it, or --peer-listen HOST:PORT names another"
+        yield Finding("peer_port", "warning", error.text.partition(";")[0], advice)
+    except ConfigError as error:
+        yield Finding("peer_port", "bad", error.text)
+    else:
+        yield Finding("peer_port", "good", f"{address} is free" if port else "port 0 picks a free one")
+    try:
+        settings.secret()
+    except ConfigError as error:
+        yield Finding("secret", "bad", error.text)
+        return
+    file = settings.cluster_secret_file
+    if file is not None and os.stat(file).st_mode & 0o077:
+        yield Finding("secret", "warning", f"others on this machine may read {file}", f"chmod 600 {file}")
+    else:
+        yield Finding("secret", "good", "is there" if file is None else f"{file} is readable by its owner only")
 
 
 COMMANDS = (doctor,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -203,7 +204,16 @@ def stats(as_json: bool, server: str | None) -> None:
     if as_json:
         output.json_line(values)
         return
-    output.table(("what", "value"), sorted(values.items()))
+    output.table(("what", "value"), sorted(_flat(values)))
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """What is nested, by the names on the way to it: peers.n2.rtt_ms."""
+    for name, part in values.items():
+        if isinstance(part, Mapping):
+            yield from _flat(part, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", part
 
 
 # --- top ----------------------------------------------------------------------------------------------------

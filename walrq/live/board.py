@@ -1,7 +1,8 @@
 """What `walrq top` shows, and what a key does to it.
 
-A board is fed readings and keys and draws itself for any size of terminal: the node in three lines, the queues
-as a table of which a window around the selected one is seen, the selected queue's settings, the keys.
+A board is fed readings and keys and draws itself for any size of terminal: the node in three lines, the cluster in one
+more when it has one, the queues as a table of which a window around the selected one is seen, the selected queue's
+settings, the keys.
 
 Never: asks a server, reads a key, writes to a terminal.
 """
@@ -15,6 +16,7 @@ import attrs
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from walrq.live import members
 from walrq.live.rates import Flow, Reading, age, count, size, sparkline
 
 
@@ -200,9 +202,10 @@ class Board:
 
     def draw(self, width: int, height: int) -> Text:
         """The whole picture: exactly `height` lines of at most `width` cells (at least 20 by 8)."""
-        width, height = max(width, 20), max(height, FRAME_LINES + 1)
         rows = self.rows()
-        room = height - FRAME_LINES
+        frame = FRAME_LINES + len(self._cluster())
+        width, height = max(width, 20), max(height, frame + 1)
+        room = height - frame
         at = self._selected_row(rows)
         self._first_row = max(min(self._first_row, at, max(0, len(rows) - room)), at - room + 1, 0)
         window = rows[self._first_row : self._first_row + room]
@@ -254,7 +257,22 @@ class Board:
                 f"  disk {size(stats.get('disk_bytes'))}"
             ),
             self._totals(rows),
+            *self._cluster(),
         ]
+
+    def _cluster(self) -> list[Text]:
+        """One line about the nodes beside this one; none when it is alone."""
+        state = None if self.reading is None else self.reading.look.cluster
+        if state is None:
+            return []
+        line = Text()
+        if state.leader is None:
+            line.append("no leader", "bold red")
+        for member in state.members:
+            well = member.status in (members.NORMAL, "")
+            line.append("  " if line.plain else "")
+            line.append(members.words(state, member), "" if well else "bold red")
+        return [line]
 
     def _totals(self, rows: list[Flow]) -> Text:
         def add(field: str) -> str:

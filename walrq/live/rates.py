@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import attrs
 
-from walrq.api import QueueInfo
+from walrq.api import ClusterState, QueueInfo
 
 # Looks that a sparkline can show.
 HISTORY: Final = 120
@@ -27,10 +27,12 @@ class Look:
     Attributes:
         stats: the values of its statistics.
         queues: its queues, by name.
+        cluster: who it says is beside it; None when it is alone.
     """
 
     stats: Mapping[str, Any]
     queues: tuple[QueueInfo, ...]
+    cluster: ClusterState | None = None
 
     @property
     def uptime_s(self) -> float:

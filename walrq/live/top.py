@@ -22,6 +22,7 @@ from walrq import aio
 from walrq.client.blocking import Client as BlockingClient
 from walrq.client.config import parse_url
 from walrq.errors import WalrqError
+from walrq.live import members
 from walrq.live.board import Board, ordered
 from walrq.live.rates import Flow, Look, Rates, Reading
 from walrq.live.screen import Screen, keys
@@ -42,7 +43,10 @@ def readings(
     """
     rates = Rates()
     while True:
-        yield rates.feed(Look(client.stats(), tuple(client.list_queues(prefix))))
+        queues = tuple(client.list_queues(prefix))
+        # After the queues: in a cluster they lead to the node that knows most.
+        stats = client.stats()
+        yield rates.feed(Look(stats, queues, client.cluster() if stats.get("peers") else None))
         pause(interval_s)
 
 
@@ -51,6 +55,7 @@ def value(reading: Reading, sort: str = "queue") -> dict[str, Any]:
     return {
         "at": round(time.time(), 3),
         "node": dict(reading.look.stats),
+        "cluster": None if reading.look.cluster is None else members.value(reading.look.cluster),
         "turns_s": _rounded(reading.turns_s),
         "queues": [_flow_value(flow) for flow in ordered(reading.flows, sort, False)],
     }
@@ -142,8 +147,10 @@ class View:
             next_at = trio.current_time() + self.interval_s
             try:
                 with trio.move_on_after(PATIENCE_S) as patience:
-                    look = Look(await self.client.stats(), tuple(await self.client.list_queues(self.prefix)))
-                    self.board.take(rates.feed(look))
+                    queues = tuple(await self.client.list_queues(self.prefix))
+                    stats = await self.client.stats()
+                    cluster = await self.client.cluster() if stats.get("peers") else None
+                    self.board.take(rates.feed(Look(stats, queues, cluster)))
                 if patience.cancelled_caught:
                     self.board.away = True
                     next_at = trio.current_time()
