@@ -1,4 +1,4 @@
-"""The daemon of one node: drives the replica, serves the doors. The only folder that uses Trio.
+"""The daemon of one node: drives the replica, serves the doors, talks to peers.
 
 How to run one::
 
@@ -13,7 +13,8 @@ The nursery tree; each line is a file::
 
     supervisor      start, shutdown, exit statuses
     ├ driver          take_batch -> persist -> complete -> replies
-    ├ ticker          Raft's ticks, while there are peers
+    ├ peers           the links to other nodes, and Raft's ticks, while there are any
+    ├ members         who is in the cluster: status, add, remove, hand over
     ├ reaper          an empty entry when something falls due
     ├ compactor       snapshots, reclaim, the reserve of a full disk
     ├ backup          a backup that is being read
@@ -26,9 +27,9 @@ The nursery tree; each line is a file::
         └ listener        sockets, the cap, running out of descriptors
 
 Beside it: `broker` (admission, matching results with who asked, parked polls), `connection` (one client,
-whichever front carries it), `config`, `logs`, `clock` (the only place of time).
+whichever front carries it), `config`, `clock` (the only place of time).
 
 Rules that hold everywhere here: the replica, broker and connections are touched by the event loop's thread
-only, in plain functions between two awaits; a thread runs `replica.persist`, `load_body`, snapshots and
-nothing else; no task, event or cancel scope is made per request.
+only, in plain functions between two awaits; a thread runs `replica.persist`, `fill`, background jobs, `load_body`,
+snapshots and nothing else; no task, event or cancel scope is made per request.
 """
