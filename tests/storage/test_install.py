@@ -9,6 +9,7 @@ import pytest
 
 from tests.storage.crash import ROT, config
 from walrq.errors import CorruptRecord, DiskFull, Reclaimed, StorageError
+from walrq.storage import inspect
 from walrq.storage.config import FsyncPolicy
 from walrq.storage.record import Record
 from walrq.storage.storage import Storage
@@ -122,7 +123,7 @@ def receive(disk: SimDisk, base: int, index: int, *, holds: bool) -> Storage:
 
 @pytest.mark.parametrize(
     ("own", "base", "index", "holds"),
-    [(0, 0, 30, False), (50, 33, 60, False), (50, 50, 80, False), (90, 10, 70, False), (90, 10, 60, True)],
+    [(0, 0, 30, False), (40, 33, 50, False), (30, 30, 50, False), (60, 10, 45, False), (60, 10, 45, True)],
 )
 def test_power_loss_at_every_operation_of_an_install_leaves_the_state_before_or_after(
     own: int, base: int, index: int, holds: bool
@@ -154,10 +155,13 @@ def test_power_loss_at_every_operation_of_an_install_leaves_the_state_before_or_
 
 def check_either(disk: SimDisk, before: State, after: State, what: str) -> int:
     """Open a disk after a crash: one of two states, nothing rotten; then write, crash and look again."""
+    verified = inspect.verify("data", disk=disk)
+    assert verified.ok, (what, verified.findings)
     storage = opened(disk)
     found = state_of(storage)
     # inv: NoMixedRead
     assert found in (before, after), what
+    assert verified.snapshot_index == found[3], what
     assert not [finding for finding in storage.findings if finding.verdict in ROT], (what, storage.findings)
     assert [] == [name for name in disk.list_directory("data/wal") if name.startswith("new-")], what
     more = Record(storage.last_index + 1, 9, 1, b"behind it")
@@ -177,9 +181,22 @@ def test_what_stays_of_the_own_log_is_durable_under_any_policy(fsync: FsyncPolic
     for record in records(1, 40, 1):
         storage.append_batch([record])
     live = records(base + 1, 60, 2)[::3]
+    first = disk.operation_count
     install(storage, base, 60, 3, live)
-    for seed in range(5):
-        check_installed(Storage.open(disk.crash(seed), config(fsync)), records(1, base, 1), live, 60, 3)
+    for point in range(1, disk.operation_count - first + 1):
+        disk = SimDisk()
+        storage = Storage.open(disk, config(fsync))
+        for record in records(1, 40, 1):
+            storage.append_batch([record])
+        disk.power_off_at = first + point
+        try:
+            install(storage, base, 60, 3, live)
+        except PowerOff:
+            pass
+        again = Storage.open(disk.crash(point), config(fsync))
+        if again.snapshot is not None:
+            check_installed(again, records(1, base, 1), live, 60, 3)
+    assert again.snapshot is not None
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=errno.errorcode.get)
@@ -432,18 +449,19 @@ def test_readers_and_pins_of_a_log_that_is_replaced_never_see_another_ones_bytes
     assert 90 == storage.last_index
 
 
-def test_an_installed_log_outlives_the_snapshot_that_brought_it() -> None:
-    """Own snapshots and rotations follow; nothing depends on the manifest that said what the log is."""
+@pytest.mark.parametrize("last", [66, 90])
+def test_an_installed_log_outlives_the_snapshot_that_brought_it(last: int) -> None:
+    """Own snapshots follow, with and without rotations; nothing depends on the manifest that said what the log is."""
     disk = SimDisk()
     storage = filled(50, 1, disk)
     live = records(34, 60, 2)[::4]
     install(storage, 33, 60, 3, live)
-    more = records(61, 90, 4)
+    more = records(61, last, 4)
     storage.append_batch(more[:4])
     snapshot(storage, 64, {b"own": b"one"})
     storage.append_batch(more[4:])
-    snapshot(storage, 80, {b"own": b"two"})
-    snapshot(storage, 81, {b"own": b"three"})
+    snapshot(storage, 65, {b"own": b"two"})
+    snapshot(storage, 66, {b"own": b"three"})
     for after in [disk.keep_all(), *(disk.crash(seed) for seed in range(8))]:
         again = opened(after)
         assert () == again.findings

@@ -18,11 +18,11 @@ from walrq.storage import identity
 from walrq.storage.disk import Disk, RealDisk, read_file
 from walrq.storage.findings import Finding, Verdict
 from walrq.storage.hard_state import HardStateFile
-from walrq.storage.manifest import Manifest, decode_manifest
-from walrq.storage.opening import survey
+from walrq.storage.manifest import Install, Manifest, decode_manifest
+from walrq.storage.opening import is_void, survey
 from walrq.storage.record import Found
 from walrq.storage.recovery import judge_end, scan_file
-from walrq.storage.segment import Header, number_in, read_header
+from walrq.storage.segment import Header, number_in, read_header, staged_number_in
 from walrq.storage.snapshot import SnapshotReader, manifest_number
 
 
@@ -70,6 +70,7 @@ def segments(data_dir: str, *, disk: Disk | None = None) -> Iterator[dict[str, A
             "older_end": promise.older_end,
             "newer_end": promise.newer_end,
             "sealed": promise.sealed,
+            "sparse": header.identity.sparse,
             "findings": [finding.as_json() for finding in scanned.findings],
         }
 
@@ -130,14 +131,15 @@ def verify(data_dir: str, *, disk: Disk | None = None) -> Verification:
     expected = snapshot_index + 1
     newest: tuple[int, bool] | None = None
     set_aside = False
-    for name, header in _segment_headers(disk, data_dir):
+    install = snapshot.install if snapshot is not None else None
+    for name, header in _log_headers(disk, data_dir, install):
         count += 1
         if header is None:
             findings.append(Finding(Verdict.METADATA, f"wal/{name}", "header and slots are damaged"))
             set_aside = True
             continue
         scanned = scan_file(disk, f"{data_dir}/wal/{name}", f"wal/{name}", header)
-        findings += scanned.findings
+        findings += [found for found in scanned.findings if not _is_behind_base(found, header, install)]
         first_index = first_index or scanned.first_index
         if scanned.first_index > expected:
             text = "no segment holds these records"
@@ -194,6 +196,30 @@ def _segment_headers(disk: Disk, data_dir: str) -> Iterator[tuple[str, Header | 
             header = read_header(disk, f"{data_dir}/wal/{name}")
             known = header is not None and header.identity.first_index == first_index
             yield name, header if known else None
+
+
+def _log_headers(disk: Disk, data_dir: str, install: Install | None) -> Iterator[tuple[str, Header | None]]:
+    """The segments of the log, also when a crash left it between two states."""
+    found: list[tuple[int, str, Header | None]] = []
+    for name, header in _segment_headers(disk, data_dir):
+        if header is None or install is None or not is_void(header.identity, install):
+            found.append((number_in(name, free=False) or 0, name, header))
+    for name in disk.list_directory(f"{data_dir}/wal") if install is not None else ():
+        first_index = staged_number_in(name)
+        header = read_header(disk, f"{data_dir}/wal/{name}") if first_index is not None else None
+        if first_index is None or header is None or install is None:
+            continue
+        if (first_index, header.identity.incarnation) in install.segments:
+            found.append((first_index, name, header))
+    for _, name, header in sorted(found, key=lambda item: item[:2]):
+        yield name, header
+
+
+def _is_behind_base(found: Finding, header: Header, install: Install | None) -> bool:
+    """Whether it is of what an install takes away from a segment, and was interrupted at."""
+    if install is None or header.identity.incarnation > install.incarnation:
+        return False
+    return header.identity.first_index <= install.base < found.first_index
 
 
 def _check_directory(disk: Disk, data_dir: str) -> None:

@@ -174,6 +174,13 @@ def complete_install(disk: Disk, data_dir: str, install: Install | None, *, keep
         disk.fsync_directory(directory)
 
 
+def is_void(identity: Identity, install: Install) -> bool:
+    """Whether a segment is none of the log's any more since that install."""
+    if identity.incarnation > install.incarnation:
+        return False
+    return identity.first_index > install.base and (identity.first_index, identity.incarnation) not in install.segments
+
+
 def _leaves(disk: Disk, directory: str, name: str, install: Install) -> bool:
     """Whether a segment goes, because it was there before the install and begins behind what is kept of the log.
 
@@ -184,12 +191,11 @@ def _leaves(disk: Disk, directory: str, name: str, install: Install) -> bool:
     header = read_header(disk, path) if first_index is not None else None
     if header is None or header.identity.first_index != first_index:
         return False
-    incarnation, promise = header.identity.incarnation, header.promise
-    if incarnation > install.incarnation or (first_index, incarnation) in install.segments:
-        return False
-    if first_index > install.base:
+    identity, promise = header.identity, header.promise
+    if is_void(identity, install):
         return True
-    if not (promise.sealed and promise.settled and promise.newer_last <= install.base):
+    is_older = identity.incarnation <= install.incarnation and first_index <= install.base
+    if is_older and not (promise.sealed and promise.settled and promise.newer_last <= install.base):
         segment = segment_from(path, header, scan_file(disk, path, f"wal/{name}", header))
         handle = disk.open(path, read_only=True)
         try:
