@@ -16,6 +16,7 @@ from walrq.backup.restoring import INDEXES_SKIPPED
 from walrq.errors import Code, CorruptRecord, DataDirInvalid
 from walrq.queues import commands as c
 from walrq.queues import image
+from walrq.queues.image import live_in
 from walrq.storage import inspect
 
 
@@ -297,3 +298,37 @@ def test_a_copy_that_has_no_numbers_left_says_so(tmp_path: Path) -> None:
     with pytest.raises(CorruptRecord, match="restored too often"):
         for _ in range(3_000):
             page = image.branched(image.MACHINE_KEY, page)
+
+
+def test_a_log_that_came_from_another_node_is_backed_up_like_any_other(tmp_path: Path) -> None:
+    """With gaps between its records: what is alive travels, twice."""
+    life = Life(tmp_path / "first")
+    for number in range(60):
+        life.push(b"%d" % number * 400)
+    runs = life.lease(60)
+    for run in runs[:55]:
+        life.ack(run)
+    pin = life.storage.pin()
+    life.snapshot()
+    pin.fix()
+    machine = life.replica.machine
+    outgoing = life.storage.stream(pin, 0, lambda first, last: live_in(machine, first, last))
+    data, is_whole = outgoing.read(0, 1 << 24)
+    assert is_whole
+
+    storage = Life(tmp_path / "second").storage
+    index = pin.manifest.index
+    installer = storage.begin_install(0, index, pin.manifest.term, pin.manifest.meta)
+    installer.feed(data)
+    installer.finish()
+    storage.close()
+    pin.release()
+    again = Life(tmp_path / "second")
+    again.push(b"more")
+    copy = restored(again.backup(), tmp_path / "third")
+    copy.push(b"last")
+    copy.now_ms += 20_000
+    payloads = [life.payloads(run) for run in runs[55:]]
+
+    assert [*(payload for each in payloads for payload in each), b"more", b"last"] == copy.drain()
+    assert [] == list(copy.storage.findings)
