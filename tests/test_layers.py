@@ -212,7 +212,7 @@ VAGUE_NAMES = frozenset({"utils", "util", "helpers", "helper", "misc", "common"}
 FILES_PER_FOLDER_MAX = 18
 LINES_PER_FILE_MAX = 900
 FOLDERS_DEEP_MAX = 2
-FACADES = frozenset({"walrq", "walrq.aio"})
+FACADES = frozenset({"walrq", "walrq.aio", "walrq.replica"})
 
 
 @attrs.frozen

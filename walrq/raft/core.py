@@ -18,21 +18,17 @@ bodies with the caller. Invariants, kept by every method:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Any
-
-from walrq.errors import InvalidArgument, NotLeader, NotReady, Overloaded, RemoteProtocolError
-from walrq.limits import RAFT_PROMOTE_LAG_ENTRIES_MAX, RAFT_READS_MAX
-from walrq.raft import trace
-from walrq.raft.election import Ballot, Countdown, Outcome, Timing, up_to_date
-from walrq.raft.entries import HardState, Kind, Position, Tail
-from walrq.raft.intake import Intake
-from walrq.raft.leader import DEFAULT_BOUNDS, Bounds, Leader, SnapshotMark, Transfer
-from walrq.raft.log import Log
-from walrq.raft.membership import Configuration, Member, Membership
+from walrq.errors import NotLeader, Overloaded, RemoteProtocolError
+from walrq.limits import RAFT_READS_MAX
+from walrq.raft.election import Ballot, Outcome, up_to_date
+from walrq.raft.entries import HardState, Kind
+from walrq.raft.leader import Leader, SnapshotMark
+from walrq.raft.membership import Configuration
 from walrq.raft.messages import (
     Append,
     AppendReply,
+    EndReply,
+    EndRequest,
     Heartbeat,
     HeartbeatReply,
     Message,
@@ -48,152 +44,18 @@ from walrq.raft.messages import (
     Vote,
     VoteReply,
 )
-from walrq.raft.reads import ForwardedReads, ReadState, Waiting
-from walrq.raft.roles import TRANSITIONS, Role, Status
+from walrq.raft.node import Node
+from walrq.raft.reads import ReadState, Waiting
+from walrq.raft.roles import Role
 from walrq.raft.snapshots import Chunk, ChunkWanted
-from walrq.raft.unstable import Ready, Unstable
+from walrq.raft.unstable import Ready
 
 # The core's own question, among the callers'.
 REPAIR_TICKET = (1 << 64) - 1
 
 
-def _always_zero(_: int) -> int:
-    return 0
-
-
-class Raft:
-    """See the package for how it is driven.
-
-    Attributes:
-        role, term, vote, leader: as of now, durable or not.
-        commit_index: entries up to here may be applied.
-        durable_index: entries up to here are on this node's disk.
-        recovering: this node's log is being repaired (`begin_repair`), or the caller set it for reasons of its own.
-        electable: the caller's: without it this node votes and counts, but never leads.
-        ticks: how often `tick` was called.
-        dropped: messages that were not for this node, or of another cluster.
-    """
-
-    def __init__(
-        self,
-        node_id: str,
-        voters: Collection[str],
-        hard_state: HardState,
-        tail: Tail,
-        *,
-        cluster: str = "",
-        configurations: Collection[tuple[int, Configuration]] = (),
-        timing: Timing | None = None,
-        bounds: Bounds = DEFAULT_BOUNDS,
-        draw: Callable[[int], int] = _always_zero,
-        size_of: Callable[[int], int] = _always_zero,
-        pre_vote: bool = True,
-        trace_to: trace.Sink | None = None,
-    ) -> None:
-        """A node as its disk left it; a follower, whatever it was.
-
-        Args:
-            node_id: this node.
-            voters: the first configuration, if none is found in the log or a snapshot.
-            hard_state, tail: as stored.
-            cluster: messages of another one are dropped.
-            configurations: (index, configuration) from the newest snapshot and the entries behind it, ascending.
-            draw: an integer from 0 to one below its argument, from a generator the caller seeded.
-            size_of: bytes of an entry's body; asked for entries that are about to be sent.
-            pre_vote: ask before standing; without it only for showing what it is good for.
-            trace_to: gets a line for each step.
-        """
-        self.node_id = node_id
-        self.cluster = cluster
-        self.timing = timing or Timing()
-        self._bounds = bounds
-        self._draw = draw
-        self._size_of = size_of
-        self._pre_vote = pre_vote
-        self._trace = trace_to
-        self.role = Role.FOLLOWER
-        self.term = hard_state.term
-        self.vote = hard_state.vote
-        self.leader: str | None = None
-        self.log = Log.of(tail.last_index, tail.last_term, tail.runs, tail.base_term)
-        found = list(configurations) or [(0, Configuration.of(voters))]
-        self.membership = Membership(*found[0])
-        for index, configuration in found[1:]:
-            self.membership.append(index, configuration)
-        self.durable_index = tail.last_index
-        self.commit_index = tail.commit_index
-        self.recovering = False
-        self.electable = True
-        self.lead: Leader | None = None
-        self.snapshot: SnapshotMark | None = None
-        if tail.commit_index:
-            term = self.log.term_at(tail.commit_index)
-            if term is not None:
-                self.snapshot = SnapshotMark(tail.commit_index, term, self.membership.at(tail.commit_index))
-        self.durable_state = hard_state
-        self._countdown = Countdown(self.timing, draw)
-        self._ballot: Ballot | None = None
-        self._round = draw(1 << 30)
-        # Wall clocks (ms) that came with the votes of the last election won, by voter.
-        self.office_walls: dict[str, int] = {}
-        self.ticks = 0
-        self.dropped = 0
-        self._outbox: list[Message] = []
-        self._unstable = Unstable(tail.last_index)
-        # Reads that are decided; reads that the leader was asked about.
-        self._read_states: list[ReadState] = []
-        self._forwarded = ForwardedReads()
-        self._life = draw(1 << 62)
-        self._repairing = False
-        # Everything up to there must be durable again.
-        self._repair_target: int | None = None
-        self._intake = Intake()
-
-    # --- what it is -----------------------------------------------------------------------------------------
-    @property
-    def is_leader(self) -> bool:
-        """Whether this node leads."""
-        return self.role is Role.LEADER
-
-    @property
-    def accepts(self) -> bool:
-        """Whether entries may be appended: it leads and is not handing over."""
-        return self.lead is not None and self.lead.transfer is None
-
-    @property
-    def successor(self) -> str | None:
-        """Whom this leader would best hand over to (`transfer`); None without anybody, or when it does not lead."""
-        return self.lead.successor() if self.lead is not None else None
-
-    @property
-    def status(self) -> Status:
-        """See `Status`."""
-        if self.recovering:
-            return Status.RECOVERING
-        return Status.NORMAL if self.node_id in self.membership.current.voters else Status.LEARNER
-
-    @property
-    def last_index(self) -> int:
-        """The end of the log, durable or not."""
-        return self.log.last_index
-
-    @property
-    def last_term(self) -> int:
-        """The term of the last entry."""
-        return self.log.last_term
-
-    @property
-    def votes(self) -> frozenset[str]:
-        """Who voted for this node in its present asking."""
-        return frozenset(self._ballot.granted) if self._ballot is not None else frozenset()
-
-    def _become(self, role: Role) -> None:
-        assert (self.role, role) in TRANSITIONS, (self.role, role)
-        self.role = role
-
-    def _note(self, event: str, message: Message | None = None, **extra: Any) -> None:
-        if self._trace is not None:
-            self._trace(trace.line(self, event, message, **extra))
+class Raft(Node):
+    """See the package for how it is driven, and `node.Node` for its attributes."""
 
     # --- durability -----------------------------------------------------------------------------------------
     def take_ready(self) -> Ready:
@@ -224,18 +86,6 @@ class Raft:
             self._count_vote(self.node_id, True)
         if self._trace is not None:
             self._note("Persisted", number=ready.number)
-
-    def _tell(self, kind: Callable[..., Message], receiver: str, *fields: Any, after: int = 0) -> None:
-        """Send a message once this node's term and vote are durable, and the ready of number `after` is.
-
-        inv: VoteDurableBeforeSent
-        """
-        message = kind(self.cluster, self.node_id, receiver, self.term, *fields)
-        after = max(after, self._unstable.state_in)
-        if after <= self._unstable.done:
-            self._outbox.append(message)
-        else:
-            self._unstable.wait(after, message)
 
     def take_messages(self) -> list[Message]:
         """What may leave now, also while a ready is being persisted. Appends are to be filled before anything else.
@@ -276,7 +126,7 @@ class Raft:
         self.ticks += 1
         for ticket in self._forwarded.overdue(self.ticks):
             self._read_decided(ticket, None)
-        if self._repairing:
+        if self._repair.active:
             self._go_on_with_repair()
         lead = self.lead
         if lead is not None:
@@ -414,23 +264,6 @@ class Raft:
             self.lead.progress[peer].lost()
 
     # --- proposals ------------------------------------------------------------------------------------------
-    def append(self, kind: Kind) -> Position:
-        """Append an entry to the own log.
-
-        Raises:
-            NotLeader: this node does not lead, or is handing over.
-        """
-        lead = self.lead
-        if lead is None:
-            raise NotLeader("this node does not lead", leader=self.leader)
-        if lead.transfer is not None:
-            raise NotLeader(f"leadership is being handed to {lead.transfer.target!r}", leader=lead.transfer.target)
-        position = (self.term, self.log.append(self.term), kind)
-        self._unstable.append(position)
-        if self._trace is not None:
-            self._note("Propose", kind=int(kind))
-        return position
-
     def _advance_commit(self) -> None:
         lead = self.lead
         assert lead is not None
@@ -448,94 +281,6 @@ class Raft:
             assert index <= self.last_index, (index, self.last_index)
             self.commit_index = index
             self._note("AdvanceCommit")
-
-    # --- membership -----------------------------------------------------------------------------------------
-    def add_learner(self, member: Member, known: Collection[Member] = ()) -> tuple[Position, bytes]:
-        """Let a node join: it receives the log and does not count yet. Returns the entry and its body.
-
-        Args:
-            known: what is known by now of nodes that are there, as for `bind`.
-
-        Raises:
-            InvalidArgument: it is there already, or the group is full.
-            NotLeader, NotReady: see `_change`.
-        """
-        return self._change(self.membership.current.bound(known).with_learner(member))
-
-    def bind(self, members: Collection[Member]) -> tuple[Position, bytes]:
-        """Note where nodes of the group are reached and which disks they have. Returns the entry and its body.
-
-        Any number at once: nobody's vote changes.
-
-        Raises:
-            NotLeader, NotReady: see `_change`.
-        """
-        return self._change(self.membership.current.bound(members))
-
-    def promote(self, node: str) -> tuple[Position, bytes]:
-        """Make a learner a voter. Returns the entry and its body.
-
-        Raises:
-            InvalidArgument: it is no learner.
-            NotReady: it has not caught up yet, or see `_change`.
-            NotLeader: see `_change`.
-        """
-        configuration = self.membership.current.promoted(node)
-        # A leader may be a learner itself, by an entry that is not committed: then no change is allowed yet.
-        if self.lead is not None and node in self.lead.progress:
-            progress = self.lead.progress[node]
-            lag = self.last_index - progress.match
-            if lag > RAFT_PROMOTE_LAG_ENTRIES_MAX or progress.recovering or not progress.match:
-                raise NotReady(
-                    f"node {node!r} lacks {lag} entries; a learner is promoted once it lacks at most "
-                    f"{RAFT_PROMOTE_LAG_ENTRIES_MAX}",
-                    limit=RAFT_PROMOTE_LAG_ENTRIES_MAX,
-                )
-        return self._change(configuration)
-
-    def remove(self, node: str) -> tuple[Position, bytes]:
-        """Let a node go; also this one, which steps down when that is committed. Returns the entry and its body.
-
-        Raises:
-            InvalidArgument: it is not in the group, or the last voter.
-            NotLeader, NotReady: see `_change`.
-        """
-        return self._change(self.membership.current.without(node))
-
-    def _change(self, configuration: Configuration) -> tuple[Position, bytes]:
-        """Append a configuration; it is in effect at once.
-
-        Raises:
-            NotLeader: this node does not lead, or is handing over.
-            NotReady: the last change is not committed yet, or no entry of this term is. Without either rule two
-                majorities could come to share nobody. inv: QuorumOverlap
-        """
-        if self.lead is not None and self.commit_index < self.lead.term_start:
-            raise NotReady("no entry of this leader's term is committed yet; change the group a little later")
-        if self.lead is not None and self.membership.index > self.commit_index:
-            raise NotReady("the last change of the group is not committed yet; one at a time")
-        position = self.append(Kind.CONFIGURATION)
-        self.membership.append(position[1], configuration)
-        assert self.lead is not None
-        self.lead.reconfigure()
-        return position, configuration.encode()
-
-    def transfer(self, target: str) -> None:
-        """Hand leadership over. Proposals are refused until another leads, or an election time-out has passed.
-
-        Raises:
-            NotLeader: this node does not lead, or is handing over already.
-            InvalidArgument: the target is no other voter.
-        """
-        lead = self.lead
-        if lead is None:
-            raise NotLeader("this node does not lead", leader=self.leader)
-        if lead.transfer is not None:
-            raise NotLeader(f"leadership is being handed to {lead.transfer.target!r}", leader=lead.transfer.target)
-        if target == self.node_id or target not in self.membership.current.voters:
-            raise InvalidArgument(f"target {target!r} is not another voter of the group", field="target")
-        lead.transfer = Transfer(target)
-        self._note("TransferLeader", target=target)
 
     # --- reads ----------------------------------------------------------------------------------------------
     def read(self, ticket: int) -> None:
@@ -569,35 +314,60 @@ class Raft:
 
     def _read_decided(self, ticket: int, index: int | None) -> None:
         if ticket == REPAIR_TICKET:
-            self._repair_target = index
+            self._repair.target = index
         else:
             self._read_states.append(ReadState(ticket, index))
 
     # --- repair ---------------------------------------------------------------------------------------------
-    def begin_repair(self) -> None:
+    def begin_repair(self, claimed: tuple[int, int] | None = None) -> None:
         """This node's stored log lost entries that it may have acknowledged; what it started from is what is left.
 
-        From here on it is `recovering`: it neither votes nor stands, and what it holds does not count. It tells the
-        leader, who forgets what was acknowledged and says up to where all is committed; once that much is durable
-        here again, everything that may have counted on this node is, and it is normal.
+        From here on it is `recovering` (`repair.py`): it does not stand, and what it acknowledged does not count. Its
+        leader forgets that and says up to where all is committed; once that much is durable here, it is normal.
+
+        Args:
+            claimed: (term, index) that the log did not reach beyond before; None: not known.
         """
         self.recovering = True
-        self._repair_target = None
-        self._repairing = True
-
-    def give_up_repair(self) -> None:
-        """Nobody has what this node lost: it takes part again, with what it has."""
-        self._repairing = self.recovering = False
-        self._note("RepairGivenUp")
+        self._repair.begin(claimed, self.ticks)
 
     def _go_on_with_repair(self) -> None:
-        target = self._repair_target
-        if target is None:
-            if self.leader is not None and self.lead is None and REPAIR_TICKET not in self._forwarded:
+        repair = self._repair
+        if repair.target is not None:
+            if min(self.commit_index, self.durable_index) >= repair.target:
+                self._end_repair("Repaired")
+        elif self.leader is not None:
+            if self.lead is None and REPAIR_TICKET not in self._forwarded:
                 self._ask_leader(REPAIR_TICKET, self.leader)
-        elif min(self.commit_index, self.durable_index) >= target:
-            self._repairing = self.recovering = False
-            self._note("Repaired")
+        elif self.node_id in self.membership.current.voters and repair.may_ask(self.ticks, self.timing.election):
+            self._round = repair.round = self._round + 1
+            for node in self._other_voters():
+                self._tell(EndRequest, node, repair.round)
+
+    def _end_repair(self, how: str) -> None:
+        self._repair.end()
+        self.recovering = False
+        self._note(how)
+
+    def _other_voters(self) -> list[str]:
+        return [node for node in self.membership.current.voters if node != self.node_id]
+
+    def _on_end(self, message: EndRequest | EndReply) -> None:
+        repair = self._repair
+        if isinstance(message, EndRequest):
+            self._tell(EndReply, message.sender, message.round, self.last_index, self.last_term)
+        elif repair.active and message.round == repair.round and self.leader is None:
+            end, own = (message.last_term, message.last_index), (self.last_term, self.last_index)
+            if repair.answered(message.sender, end, self._other_voters(), own):
+                self.is_all_there_is = True
+                self._end_repair("NobodyHasMore")
+
+    def _would_elect(self, last_term: int, last_index: int) -> bool:
+        """Whether a log that ends there lacks nothing that may be committed."""
+        own: tuple[int, int] | None = self.last_term, self.last_index
+        if self.recovering:
+            own = self._repair.own_end(self.last_term, self.last_index)
+        return own is not None and up_to_date(last_term, last_index, *own)
 
     def _serve_reads(self) -> None:
         lead = self.lead
@@ -639,6 +409,10 @@ class Raft:
 
     def _receive(self, message: Message) -> int:
         kind = type(message)
+        if isinstance(message, EndRequest | EndReply):
+            # Questions about a log, in any term and by anybody.
+            self._on_end(message)
+            return 0
         if message.term > self.term and kind is not PreVote:
             if isinstance(message, Vote) and self._sticks and not message.transfer:
                 # A node that cannot hear the leader must not depose it (thesis 4.2.3).
@@ -733,8 +507,7 @@ class Raft:
         granted = (
             message.term + 1 > self.term
             and not self._sticks
-            and not self.recovering
-            and up_to_date(message.last_term, message.last_index, self.last_term, self.last_index)
+            and self._would_elect(message.last_term, message.last_index)
         )
         self._tell(PreVoteReply, message.sender, message.round, granted)
 
@@ -742,8 +515,7 @@ class Raft:
         granted = (
             self.vote in (None, message.sender)
             and self.leader is None
-            and not self.recovering
-            and up_to_date(message.last_term, message.last_index, self.last_term, self.last_index)
+            and self._would_elect(message.last_term, message.last_index)
         )
         if granted:
             if self.vote is None:

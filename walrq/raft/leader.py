@@ -239,6 +239,7 @@ class Leader:
         if message.session != progress.session:
             return
         progress.recovering = message.recovering
+        progress.forgotten = progress.forgotten and message.recovering
         if not message.accepted:
             if progress.rejected(message.index, self._agreement(message.hint_index, message.hint_term)):
                 self._checks.discard(message.sender)
@@ -261,7 +262,8 @@ class Leader:
             self.match.pop(node, None)
 
     def _count(self, node: str, progress: Progress) -> None:
-        if progress.recovering:
+        if progress.recovering and not progress.forgotten:
+            # inv: AckedOnQuorum
             self.match.pop(node, None)
         else:
             self.match[node] = progress.match

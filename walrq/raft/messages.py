@@ -196,6 +196,22 @@ class SnapshotReply(Message):
     offset: int
 
 
+@attrs.frozen
+class EndRequest(Message):
+    """How far does your log reach? Asked by a node under repair; changes nothing at the receiver."""
+
+    round: int
+
+
+@attrs.frozen
+class EndReply(Message):
+    """So far, as it is now. Promises nothing."""
+
+    round: int
+    last_index: int
+    last_term: int
+
+
 # Never renumbered.
 NUMBERS: Final[dict[type[Message], int]] = {
     PreVote: 1,
@@ -212,6 +228,8 @@ NUMBERS: Final[dict[type[Message], int]] = {
     SnapshotOffer: 12,
     SnapshotChunk: 13,
     SnapshotReply: 14,
+    EndRequest: 15,
+    EndReply: 16,
 }
 
 

@@ -71,7 +71,8 @@ class Progress:
         match: it holds everything up to here durably, as far as known.
         state: see the module.
         active: something came from it since the leader last counted its quorum.
-        recovering: it said that it is being repaired: what it holds does not count.
+        recovering: it said that it is being repaired: what it acknowledged before does not count.
+        forgotten: and that is forgotten: what it acknowledges since then, it has.
         session: of its appends; answers to an earlier one are of a log that is lost.
         damaged_life: the life in which it reported the last damage.
         asked: in probe: an append is on its way.
@@ -84,6 +85,7 @@ class Progress:
     state: State = State.PROBE
     active: bool = False
     recovering: bool = False
+    forgotten: bool = False
     session: int = 0
     damaged_life: int | None = None
     asked: bool = False
@@ -186,6 +188,7 @@ class Progress:
             return False
         self.damaged_life = life
         self.recovering = True
+        self.forgotten = True
         self.session += 1
         self.match = 0
         self.quiet = False

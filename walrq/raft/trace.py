@@ -19,7 +19,7 @@ from walrq.raft.membership import Configuration
 from walrq.raft.messages import Append, Message, SnapshotChunk
 
 if TYPE_CHECKING:
-    from walrq.raft.core import Raft
+    from walrq.raft.node import Node
 
 Sink: TypeAlias = Callable[[dict[str, Any]], None]
 
@@ -45,7 +45,7 @@ def message_fields(message: Message) -> dict[str, Any]:
     return fields
 
 
-def state_fields(raft: Raft) -> dict[str, Any]:
+def state_fields(raft: Node) -> dict[str, Any]:
     """A node's state as a specification sees it."""
     configuration = raft.membership.current
     fields: dict[str, Any] = {
@@ -76,7 +76,7 @@ def state_fields(raft: Raft) -> dict[str, Any]:
     return fields
 
 
-def line(raft: Raft, event: str, message: Message | None = None, **extra: Any) -> dict[str, Any]:
+def line(raft: Node, event: str, message: Message | None = None, **extra: Any) -> dict[str, Any]:
     """The line of one step."""
     fields = {"event": event} | state_fields(raft) | extra
     return fields | message_fields(message) if message is not None else fields

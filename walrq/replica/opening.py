@@ -44,6 +44,7 @@ class Found:
         stamps: (index, stamp) of entries that are not applied.
         log_bytes, commands: of what was applied from the log.
         damaged: entries that this node may have acknowledged are lost: it is to be repaired.
+        claimed: (term, index) that the log did not reach beyond before; None: that is not known.
     """
 
     machine: Machine
@@ -60,6 +61,7 @@ class Found:
     log_bytes: int = 0
     commands: int = 0
     damaged: bool = False
+    claimed: tuple[int, int] | None = None
 
     def tail(self, storage: Storage) -> Tail:
         """The log as consensus needs to know it."""
@@ -109,8 +111,9 @@ def look(storage: Storage, config: ReplicaConfig) -> Found:
             # What it has is all there is.
             storage.repaired()
         else:
-            storage.drop_untrusted()
             found.damaged = True
+            found.claimed = _claimed_end(storage)
+            storage.drop_untrusted()
     _read_log(storage, config, found)
     found.hard_state = _term_and_vote(storage, config, found, hard)
     found.machine.take_effects()
@@ -165,6 +168,23 @@ def _was_alone(storage: Storage, config: ReplicaConfig, first: Configuration) ->
             current = Configuration.decode(record.body)
     hard = storage.hard_state
     return only(config.node_id, current) and (hard is None or hard.vote == config.node_id)
+
+
+def _claimed_end(storage: Storage) -> tuple[int, int] | None:
+    """How far the log may have reached before its loss, if that is known.
+
+    No entry is of a higher term than the one that was stored as the latest.
+    """
+    recovered = storage.recovered
+    hard = storage.hard_state
+    first = recovered.untrusted_from
+    if hard is None or first is None or first > storage.last_index + 1:
+        return None
+    lost = [finding for finding in recovered.report if finding.last_index >= first]
+    known = (Verdict.SUSPECT, Verdict.DAMAGED)
+    if not lost or any(finding.verdict not in known for finding in lost):
+        return None
+    return hard.term, max(storage.last_index, *(finding.last_index for finding in lost))
 
 
 def _enter(storage: Storage, config: ReplicaConfig, *, term: int) -> None:

@@ -30,10 +30,6 @@ from walrq.storage.findings import Finding, Verdict
 from walrq.storage.record import Record
 from walrq.storage.storage import Storage
 
-# Election time-outs without a leader, all others connected, after which a node that lost nothing but what a weak
-# policy let go takes part again.
-REPAIR_ALONE_ROUNDS = 20
-
 
 class Seam:
     """What `Replica` is made of; see there, and the package.
@@ -100,15 +96,13 @@ class Seam:
         # --- snapshots
         # The last point that this leader proposed.
         self._point_proposed = 0
-        # Lost entries: under repair; there again, and not noted yet; ticks for which nobody led though all are here.
+        # Lost entries: under repair; there again, and not noted yet.
         self._damaged = found.damaged
         self._repaired_due = False
         self._opened_at = self._raft.last_index
         self._bodies_checked = False
-        self._leaderless_ticks = 0
-        self._may_give_up = storage.recovered.untrusted_from is None
         if found.damaged:
-            self._raft.begin_repair()
+            self._raft.begin_repair(found.claimed)
         self._findings: list[str] = []
         self._entries = 0
         self._sending = Sending(storage)
@@ -553,23 +547,15 @@ class Seam:
 
     def _mend(self) -> None:
         """See whether what was lost is here again."""
-        raft = self._raft
-        others = [node for node in self._configuration.voters if node != self.config.node_id]
-        if raft.leader is None and others and all(node in self._links for node in others):
-            self._leaderless_ticks += 1
-        else:
-            self._leaderless_ticks = 0
-        if self._may_give_up and self._leaderless_ticks > REPAIR_ALONE_ROUNDS * raft.timing.election:
-            # All are here and none can be elected: so many have lost something that nobody is left who has it.
-            raft.give_up_repair()
+        if self._raft.recovering:
+            return
+        self._damaged = False
+        self._repaired_due = True
+        if self._raft.is_all_there_is:
             self._findings.append(
-                f"repair_given_up: all nodes are here and none may lead; node {self.config.node_id!r} takes part with"
-                " what its disk kept over an unclean stop of the machine: what was acknowledged under a weak fsync"
-                " policy just before may be gone"
+                f"repair_ended: no node has more than {self.config.node_id!r}, whose log was cut at its start: if"
+                " anything acknowledged was behind that, it is lost"
             )
-        if not raft.recovering:
-            self._damaged = False
-            self._repaired_due = True
 
     def _note_lost_bodies(self) -> None:
         """Live messages whose records are gone or damaged here: another node is the better leader.
