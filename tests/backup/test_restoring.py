@@ -331,4 +331,3 @@ def test_a_log_that_came_from_another_node_is_backed_up_like_any_other(tmp_path:
     payloads = [life.payloads(run) for run in runs[55:]]
 
     assert [*(payload for each in payloads for payload in each), b"more", b"last"] == copy.drain()
-    assert [] == list(copy.storage.findings)
