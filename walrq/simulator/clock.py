@@ -23,6 +23,8 @@ class NodeClock:
         self._wall_rate = 1 + draw.uniform(-0.05, 0.05)
         self._base_us = 0
         self._wall_offset_ms = draw.randrange(-5_000, 5_000)
+        # (true time, offset) of the last settings, the present one last.
+        self._settings = [(0, self._wall_offset_ms)]
         # The last answer: much happens at one moment.
         self._read_at = -1
         self._reading = Reading(0, 0)
@@ -33,10 +35,11 @@ class NodeClock:
         self._base_us = self._draw.randrange(0, 10**12)
         self._read_at = -1
 
-    def jump(self) -> int:
+    def jump(self, now_us: int) -> int:
         """The wall clock is set; by how many ms."""
         step_ms = self._draw.choice((-HOUR_MS, HOUR_MS, -4_000, 4_000, -100, 100))
         self._wall_offset_ms += step_ms
+        self._settings = [*self._settings[-8:], (now_us, self._wall_offset_ms)]
         self._read_at = -1
         return step_ms
 
@@ -49,6 +52,12 @@ class NodeClock:
                 WALL_MS + int(now_us * self._wall_rate) // MS + self._wall_offset_ms,
             )
         return self._reading
+
+    def highest_wall_ms(self, since_us: int, now_us: int) -> int:
+        """The most that the wall clock showed since then."""
+        offsets = [offset_ms for at_us, offset_ms in self._settings if at_us >= since_us]
+        before = [offset_ms for at_us, offset_ms in self._settings if at_us < since_us]
+        return WALL_MS + int(now_us * self._wall_rate) // MS + max(offsets + before[-1:])
 
     def until_us(self, monotonic_ms: int, now_us: int) -> int:
         """True time from now until the monotonic clock shows that; at least 0, never too early."""

@@ -32,10 +32,12 @@ NODES_MAX: Final = 7
 DRAIN_US_MAX: Final = 100 * 1000 * MS
 # A healed majority elects within two or three time-outs; ten times that is never.
 ELECTION_US_MAX: Final = 30 * (TIMING.election + TIMING.spread) * TICK_US
+# A vote, and the first entry of the office that it led to, lie no farther apart.
+VOTE_US_MAX: Final = 4 * (TIMING.election + TIMING.spread) * TICK_US
 CONVERGE_US_MAX: Final = 20 * 1000 * MS
 # Of a node that is alone, and of several: a seed of either does about the same work.
-LOAD_MS: Final = (3_000, 500)
-FAULT_MS: Final = (250, 70)
+LOAD_MS: Final = (1_500, 500)
+FAULT_MS: Final = (130, 70)
 CHECK_EVERY: Final = (20, 60)
 
 
@@ -119,6 +121,14 @@ class Cluster:
     def wall_ms(self) -> int:
         """The log's wall clock, which a client has seen in answers."""
         return self.history.ledger.stamp.wall_ms
+
+    def agreed_wall_ms(self, taken_us: int) -> int:
+        """The most that the lower median of a quorum's wall clocks may have shown of late."""
+        shown = sorted(
+            node.hardware.clock.highest_wall_ms(taken_us - VOTE_US_MAX, taken_us) for node in self.nodes.values()
+        )
+        quorum = majority(self._first_count)
+        return shown[-(quorum - (quorum - 1) // 2)]
 
     @property
     def leader(self) -> Node | None:
@@ -393,6 +403,13 @@ class Cluster:
             self.history.check_bodies(node.name, node.bodies)
 
 
+def replay(seed: int, options: Options) -> str:
+    """The command that runs a seed again."""
+    given = [("--nodes", options.nodes), ("--load-ms", options.load_ms), ("--fsync", options.fsync)]
+    flags = [f" {flag} {value}" for flag, value in given if value is not None]
+    return f"python -m walrq.testing.cluster --seed {seed}{''.join(flags)}"
+
+
 # --- one seed -------------------------------------------------------------------------------------------------
 def run_seed(seed: int, options: Options = DEFAULTS) -> Report:
     """One seed from start to end. Broken, with its log as a note, when a promise is."""
@@ -401,5 +418,5 @@ def run_seed(seed: int, options: Options = DEFAULTS) -> Report:
         return cluster.run()
     except Exception as error:
         error.add_note("\n".join(cluster.log[-60:]))
-        error.add_note(f"replay with: python -m walrq.testing.cluster --seed {seed}")
+        error.add_note(f"replay with: {replay(seed, options)}")
         raise

@@ -17,6 +17,7 @@ from walrq.queues.machine import Machine
 from walrq.raft.core import Raft
 from walrq.raft.entries import Kind
 from walrq.replica import Replica
+from walrq.simulator.clock import MS
 from walrq.simulator.consensus import Consensus, Member
 from walrq.simulator.promises import Ledger, Watch, check_machine, promise
 from walrq.storage.record import Record
@@ -33,6 +34,8 @@ class World(Protocol):
     def mark(self, name: str, times: int = 1) -> None: ...
 
     def say(self, text: str) -> None: ...
+
+    def agreed_wall_ms(self, taken_us: int) -> int: ...
 
 
 class History:
@@ -56,7 +59,7 @@ class History:
         # Images that snapshots of these indexes must show.
         self._images: dict[int, dict[bytes, bytes]] = {}
         self._compared: dict[str, int] = {}
-        self._term = 0
+        self._term = self._wall_term = 0
         self._watch = Watch(self.shadow)
         self._pages: tuple[int, dict[bytes, bytes], set[int]] = (-1, {}, set())
 
@@ -87,6 +90,8 @@ class History:
             stamp, tagged = c.decode_entry(record.body)
             taken_us = self._taken_us.get((index, record.term))
             bootstrap = bool(tagged) and isinstance(tagged[0].command, c.Bootstrap)
+            if taken_us is not None:
+                self._check_wall(record.term, stamp, taken_us)
             promise("NoPhantom", taken_us is not None or bootstrap, "an entry that nobody took", index)
             results = self.shadow.apply(index, stamp, tagged)
             self.shadow.take_effects()
@@ -95,6 +100,20 @@ class History:
             self.ledger.entry(index, stamp, tagged, results, taken_us, self._watch)
         elif record.kind == Kind.SNAPSHOT:
             self._keep_image(index)
+
+    def _check_wall(self, term: int, stamp: c.Stamp, taken_us: int) -> None:
+        """No minority of wall clocks decides what the log takes for the time. inv: DelayNotEarly"""
+        last = self.ledger.stamp
+        elapsed_ms = (taken_us - self.ledger.taken_us) // MS
+        # Clocks run at different rates; a leader's is slewed by a tenth.
+        slack_ms = 20 + elapsed_ms // 8
+        if term == self._wall_term:
+            gained_ms = stamp.wall_ms - last.wall_ms
+            promise("DelayNotEarly", gained_ms <= elapsed_ms + slack_ms, "the wall clock leapt", last, stamp)
+        else:
+            most_ms = max(last.wall_ms + elapsed_ms, self._world.agreed_wall_ms(taken_us)) + slack_ms
+            promise("DelayNotEarly", stamp.wall_ms <= most_ms, "the wall clock of a minority", stamp, most_ms)
+        self._wall_term = term
 
     def answered(self, index: int, position: int, result: effects.Result) -> None:
         """A replica answered what an entry's command did."""

@@ -127,7 +127,8 @@ class Nemesis:
 
     def _jump(self, node: Node) -> None:
         self._cluster.mark("clock jumped")
-        self._cluster.say(f"{node.name}'s wall clock jumps by {node.hardware.clock.jump()} ms")
+        step_ms = node.hardware.clock.jump(self._cluster.now_us)
+        self._cluster.say(f"{node.name}'s wall clock jumps by {step_ms} ms")
 
     def _sleep(self, _node: Node) -> None:
         """Everybody sleeps for longer than a session may idle; rare, for all that runs is over afterwards."""

@@ -103,6 +103,10 @@ class SimNetwork:
         if weather.double and random_() < weather.double:
             self._world.mark("message doubled")
             copies = 2
+        if random_() < 0.003:
+            # Somebody else's cluster, with a node of the same name, and later terms.
+            self._world.mark("message of another cluster")
+            self.foreign(message)
         for _ in range(copies):
             delay_us = int(50 + random_() * 1_500)
             if isinstance(message, Append | SnapshotChunk):
@@ -111,6 +115,11 @@ class SimNetwork:
             if weather.late and random_() < weather.late:
                 delay_us += int(random_() * weather.late_ms * MS)
             self._world.at(delay_us, lambda: self._arrive(sender, receiver, data))
+
+    def foreign(self, message: Message) -> None:
+        """The same message as another cluster would say it arrives as well. inv: ElectionSafety"""
+        data = encode(attrs.evolve(message, cluster=f"not {message.cluster}", term=message.term + 5))
+        self._world.at(100, lambda: self._arrive(message.sender, message.receiver, data))
 
     def _arrive(self, sender: str, receiver: str, data: bytes) -> None:
         peer = self._peers.get(receiver)

@@ -20,6 +20,7 @@ from walrq.queues.clocks import Reading
 from walrq.raft.core import Raft
 from walrq.raft.election import Timing
 from walrq.raft.entries import Kind
+from walrq.raft.leader import Bounds
 from walrq.raft.membership import Configuration
 from walrq.raft.messages import Append, Message, decode
 from walrq.raft.roles import Status
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 TICK_US: Final = 10 * MS
 TIMING: Final = Timing(election=6, spread=6, heartbeat=2, stall=15)
+# Small, so that there are many appends on the way and several chunks of a snapshot.
+BOUNDS: Final = Bounds(append_entries=12, in_flight_appends=6, chunk_bytes=2_000, snapshot_window_bytes=6_000)
 # Findings that a power loss alone may never cause.
 ROT: Final = frozenset({Verdict.DAMAGED, Verdict.METADATA, Verdict.MISSING})
 
@@ -84,6 +87,8 @@ class Node:
         self._reads: dict[int, int] = {}
         self._read_ticket = 0
         self._recent: dict[int, Record] = {}
+        # Appends by receiver that wait for the log to be read.
+        self._unsent: dict[str, list[Append]] = {}
         self._applied = 0
         self._persisting: Batch | None = None
         self._job: SnapshotJob | None = None
@@ -209,6 +214,8 @@ class Node:
             address=f"{self.name}.example:1",
             timing=TIMING,
             draw=self._elections.randrange,
+            raft_bounds=BOUNDS,
+            recent_bytes=6 * 1024,
         )
 
     def _check_recovered(self, storage: Storage) -> None:
@@ -307,6 +314,7 @@ class Node:
         self._places.clear()
         self._reads.clear()
         self._recent.clear()
+        self._unsent.clear()
         self._turn_comes = False
         self._reaper_at = None
         self._deadlines_changed = True
@@ -431,6 +439,8 @@ class Node:
             self._deadlines_changed = True
         elif done.office_changed:
             self._deadlines_changed = True
+        if done.findings:
+            self._cluster.say(f"{self.name}: {'; '.join(done.findings)}")
         for ticket, result in done.results:
             place = self._places.pop(ticket, None)
             if place is not None:
@@ -493,14 +503,32 @@ class Node:
         assert replica is not None
         for message in replica.take_messages(self.reading()):
             self._cluster.history.consensus.said(self, self.raft, message)
-            if isinstance(message, Append) and not message.is_filled:
-                filled = replica.fill(message)
-                if filled is None:
-                    replica.link_lost(message.receiver)
-                    continue
+            queue = self._unsent.get(message.receiver)
+            if queue is not None and isinstance(message, Append):
+                # Appends to one node leave in order.
+                queue.append(message)
+            elif isinstance(message, Append) and not message.is_filled:
+                self._unsent[message.receiver] = [message]
+                self._later(self._draw.randrange(20, 600), lambda receiver=message.receiver: self._fill(receiver))  # type: ignore[misc]
+            else:
+                self._cluster.network.send(message)
+
+    def _fill(self, receiver: str) -> None:
+        """A thread reads the bodies of an append from the log; then it leaves, and what waited behind it."""
+        replica = self.replica
+        assert replica is not None
+        queue = self._unsent.pop(receiver)
+        while queue:
+            append: Append | None = queue.pop(0)
+            assert append is not None
+            if not append.is_filled:
+                append = replica.fill(append)
+                if append is None:
+                    replica.link_lost(receiver)
+                    self._after()
+                    return
                 self._cluster.mark("append filled from the log")
-                message = filled
-            self._cluster.network.send(message)
+            self._cluster.network.send(append)
 
     # --- the driver -----------------------------------------------------------------------------------------
     def _wake(self) -> None:

@@ -57,6 +57,7 @@ CLUSTER_MARKS: Final = (
     "strobe",
     "message lost",
     "message doubled",
+    "message of another cluster",
     "process paused",
     "disk stuck",
     "file damaged",

@@ -24,7 +24,7 @@ from typing import Any, Final
 import attrs
 
 from walrq.errors import WalrqError
-from walrq.simulator.cluster import NODES_MAX, run_seed
+from walrq.simulator.cluster import NODES_MAX, replay, run_seed
 from walrq.simulator.options import CLUSTER_MARKS, EVENTS_MIN, MARKS, REQUESTS_MIN, SHARES, Options, Report
 
 # Seeds that a process of a batch runs at a time, and after which progress is written.
@@ -216,6 +216,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, help="replay one seed and print its event log")
     parser.add_argument("--seeds", type=_seeds, default=range(100), help="how many, or FIRST:END (default 100)")
     parser.add_argument("--nodes", type=_nodes, help="1, 3, 5 ... (default: the seed draws 1, 3 or 5, mostly 3)")
+    parser.add_argument("--fsync", choices=("always", "never"), help="policy (default: the seed draws one)")
     parser.add_argument("--load-ms", type=int, help="simulated time under load")
     parser.add_argument("--verbose", action="store_true", help="with --seed: every message as well")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
@@ -227,7 +228,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; 0 when every promise held and everything owed was exercised."""
     given = _parser().parse_args(arguments)
-    options = Options(nodes=given.nodes, load_ms=given.load_ms, verbose=given.verbose)
+    options = Options(nodes=given.nodes, load_ms=given.load_ms, fsync=given.fsync, verbose=given.verbose)
     if given.seed is not None:
         report = run_seed(given.seed, options)
         print("\n".join(report.log))
@@ -236,7 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     total, rate = run_batch(given.seeds, options, jobs=given.jobs, keep_going=given.keep_going, resume=given.resume)
     print("\n".join(total.lines()))
     for seed, text in total.failures:
-        print(f"seed {seed}: {text}\n  replay with: python -m walrq.testing.cluster --seed {seed}")
+        print(f"seed {seed}: {text}\n  replay with: {replay(seed, options)}")
     if total.failures:
         print(f"{len(total.failures)} of {total.seeds} seeds broke a promise, {rate:.1f} seeds/s")
         return 1
