@@ -25,3 +25,21 @@ def free_port() -> int:
             if error.errno != errno.EADDRINUSE:
                 raise
     raise AssertionError(f"every port from {LOWEST} to {BEYOND - 1} is taken")
+
+
+def free_range(ports: frozenset[int]) -> int:
+    """What to add to each of these ports so that nobody listens on any of them."""
+    for _ in range(100):
+        shift = free_port() - min(ports)
+        free = 0
+        for port in ports:
+            if LOWEST <= port + shift < BEYOND:
+                try:
+                    with socket.create_server(("127.0.0.1", port + shift)):
+                        free += 1
+                except OSError as error:
+                    if error.errno != errno.EADDRINUSE:
+                        raise
+        if free == len(ports):
+            return shift
+    raise AssertionError(f"{len(ports)} free ports in a row were not found")

@@ -2,7 +2,8 @@
 
 What belongs to the reader's machine is replaced, and only that:
 
-    walrq                 this checkout's, on a free port: 127.0.0.1:50051 in a page means the page's own node
+    walrq                 this checkout's, on a free port: 127.0.0.1:50051 in a page means the page's own node;
+                          ports of a cluster in it (50061 to 50099, 50161 to 50199) are free ones as well
     python, pytest        the interpreter that runs the tests
     pip, pipx, uv, make   do nothing (make checks that the target exists): the environment is there, so is `.venv`
     pkill                 ends processes of this page only, chosen by the same words
@@ -31,7 +32,7 @@ from typing import Final
 
 from tests.cli.conftest import ROOT, make_shell, script
 from tests.docs.snippets import Command, Snippet, commands, same
-from tests.ports import free_port
+from tests.ports import free_port, free_range
 from walrq.testing.server import Server
 
 RUN_LANGUAGES: Final = {"python", "console", "sh"}
@@ -40,6 +41,7 @@ END_OF_COMMAND: Final = re.compile(r"\x1e(\d+)\x1e\n?")
 ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[()][A-Z0-9]|\x1b[=>]")
 STARTS_A_NODE: Final = re.compile(r"(walrq (?:\S+ )*?(serve|dev)\b(?!.*--help)|make run\b)")
 PORT_IN_PAGES: Final = "127.0.0.1:50051"
+CLUSTER_PORTS: Final = re.compile(r"\b50[01][6-9][0-9]\b")
 # Commands that change nothing: who does not see yet what the page shows looks again.
 LOOKS: Final = re.compile(r"walrq (peek|stats|queue list|queue show|dlq list|dlq show)\b[^|;&]*$")
 LOOKS_S_MAX: Final = 30.0
@@ -191,6 +193,8 @@ class Reader:
         )
         alone = all(each.is_test or each.language not in RUN_LANGUAGES for each in snippets)
         self._server = None if own_node or alone else Server()
+        ports = frozenset(int(port) for snippet in snippets for port in CLUSTER_PORTS.findall(snippet.body))
+        self._shift = free_range(ports) if ports else 0
         self.address = f"127.0.0.1:{free_port()}" if self._server is None else self._server.address
         self.environment = self._machine()
 
@@ -307,6 +311,7 @@ class Reader:
         return False
 
     def _here(self, text: str) -> str:
+        text = CLUSTER_PORTS.sub(lambda found: str(int(found[0]) + self._shift), text)
         return text.replace(PORT_IN_PAGES, self.address).replace("/tmp/", f"{self.folder}/")
 
     def _type(self, snippet: Snippet, command: Command) -> None:
