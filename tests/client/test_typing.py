@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 import walrq
@@ -33,8 +34,8 @@ def run(*command: str, cwd: Path) -> str:
     return done.stdout
 
 
-def pyright(folder: Path, *files: Path) -> list[tuple[str, str]]:
-    """(rule, message) of every complaint of pyright's strict mode about files of a user's project."""
+def pyright(folder: Path, *files: Path) -> dict[str, list[tuple[int, str]]]:
+    """(line, message) of every complaint of pyright's strict mode about files of a user's project, by file."""
     settings = {
         "include": [str(each) for each in files],
         "typeCheckingMode": "strict",
@@ -47,25 +48,23 @@ def pyright(folder: Path, *files: Path) -> list[tuple[str, str]]:
     told = run("basedpyright", "--outputjson", "--project", str(folder), "--pythonpath", sys.executable, cwd=folder)
     result: dict[str, Any] = json.loads(told)
     assert len(files) == result["summary"]["filesAnalyzed"]
-    return [
-        (each.get("rule", ""), f"{each['range']['start']}: {each['message']}") for each in result["generalDiagnostics"]
-    ]
+    complaints: dict[str, list[tuple[int, str]]] = {str(each): [] for each in files}
+    for each in result["generalDiagnostics"]:
+        place = each["range"]["start"]["line"] + 1
+        complaints[each["file"]].append((place, f"{each.get('rule', '')}: {each['message']}"))
+    return complaints
 
 
-def mypy(folder: Path, *files: Path) -> list[str]:
-    """Every complaint of `mypy --strict` about files of a user's project."""
+def mypy(folder: Path, *files: Path) -> dict[str, list[tuple[int, str]]]:
+    """(line, message) of every complaint of `mypy --strict` about files of a user's project, by file."""
     told = run("mypy", "--strict", "--cache-dir", str(folder), "--no-error-summary", *map(str, files), cwd=folder)
-    return [line for line in told.splitlines() if ": error:" in line]
-
-
-def test_a_users_program_passes_mypy_strict(tmp_path: Path) -> None:
-    """`py.typed` is a promise."""
-    assert [] == mypy(tmp_path, *SAMPLES)
-
-
-def test_a_users_program_passes_pyright_strict(tmp_path: Path) -> None:
-    """Pyright also complains about what it only partly knows, which mypy passes over."""
-    assert [] == pyright(tmp_path, *SAMPLES)
+    complaints: dict[str, list[tuple[int, str]]] = {str(each): [] for each in files}
+    for line in told.splitlines():
+        file, found, message = line.partition(": error:")
+        if found:
+            name, _, place = file.rpartition(":")
+            complaints.setdefault(str((folder / name).resolve()), []).append((int(place), message))
+    return complaints
 
 
 MISTAKES = {
@@ -81,23 +80,50 @@ MISTAKES = {
 }
 
 
+@attrs.frozen
+class Verdict:
+    """What a checker complains about.
+
+    Attributes:
+        samples: everything about programs that have no mistake, and about walrq.
+        mistakes: the lines of the program in which every mistake stands on a line of its own.
+    """
+
+    samples: list[str]
+    mistakes: set[int]
+
+
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[int]]:
-    """Which lines each checker complains about when every mistake stands on a line of its own."""
-    folder = tmp_path_factory.mktemp("mistakes")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
+    """Each checker's verdict. It reads everything at once: its start costs more than all that it says."""
+    folder = tmp_path_factory.mktemp("project").resolve()
     lines = ["import walrq", "", "queue = walrq.connect()", *MISTAKES.values()]
     wrong = folder / "wrong.py"
     wrong.write_text("\n".join(lines) + "\n")
-    by_mypy = {int(line.split(":")[1]) for line in mypy(folder, wrong)}
-    by_pyright = {int(text.split("'line': ")[1].split(",")[0]) + 1 for _, text in pyright(folder, wrong)}
-    return {"mypy": by_mypy, "pyright": by_pyright}
+    verdicts = {}
+    for checker in (mypy, pyright):
+        complaints = checker(folder, wrong, *SAMPLES)
+        mistakes = {line for line, _ in complaints.pop(str(wrong))}
+        others = [f"{file}:{line}: {text}" for file, each in complaints.items() for line, text in each]
+        verdicts[checker.__name__] = Verdict(others, mistakes)
+    return verdicts
+
+
+def test_a_users_program_passes_mypy_strict(found: dict[str, Verdict]) -> None:
+    """`py.typed` is a promise."""
+    assert [] == found["mypy"].samples
+
+
+def test_a_users_program_passes_pyright_strict(found: dict[str, Verdict]) -> None:
+    """Pyright also complains about what it only partly knows, which mypy passes over."""
+    assert [] == found["pyright"].samples
 
 
 @pytest.mark.parametrize("checker", ["mypy", "pyright"])
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_found_before_it_runs(found: dict[str, set[int]], checker: str, mistake: str) -> None:
+def test_a_mistake_is_found_before_it_runs(found: dict[str, Verdict], checker: str, mistake: str) -> None:
     """Types that accept everything would pass the tests above too."""
-    assert 4 + list(MISTAKES).index(mistake) in found[checker]
+    assert 4 + list(MISTAKES).index(mistake) in found[checker].mistakes
 
 
 @cache
