@@ -298,3 +298,38 @@ def test_another_directorys_format_is_refused() -> None:
     disk.overwrite("data/FORMAT", 0, text)
     with pytest.raises(DataDirInvalid):
         opened(disk)
+
+
+def voted(storage: Storage, term: int) -> None:
+    storage.set_hard_state(HardState(term=term, vote="b", node_id="a", cluster_id="c", disk_uuid=storage.disk_uuid))
+
+
+def test_how_far_the_log_may_have_reached_is_remembered_with_the_loss() -> None:
+    """Of the term of then, over restarts and further losses; not known where no slot tells."""
+    disk = SimDisk()
+    voted(filled(12, 1, disk), 4)
+    whole = disk.keep_all()
+    torn = disk.keep_all()
+    harm(torn, records(12, 12, 1)[0])
+    storage = member(torn)
+    assert (True, (4, 12)) == (storage.needs_repair, storage.repair_claim)
+    voted(storage, 7)
+    torn = torn.keep_all()
+    harm(torn, records(5, 5, 1)[0])
+    storage = member(torn)
+    assert (5, (7, 12)) == (storage.recovered.untrusted_from, storage.repair_claim)
+    storage.drop_untrusted()
+    storage = member(torn.keep_all())
+    assert (4, (7, 12)) == (storage.last_index, storage.repair_claim)
+    storage.repaired()
+    assert (False, None) == (storage.needs_repair, storage.repair_claim)
+
+    for slot in (0, 1):
+        hurt = whole.keep_all()
+        hurt_slot(hurt, slot, 0, 1)
+        storage = member(hurt)
+        assert (True, None) == (storage.needs_repair, storage.repair_claim)
+    hurt = whole.keep_all()
+    hurt.unlink(segments(hurt)[-1])
+    storage = member(hurt.keep_all())
+    assert (True, None) == (storage.needs_repair, storage.repair_claim)

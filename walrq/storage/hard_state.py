@@ -57,11 +57,13 @@ class Marks:
         clean: with everything synced.
         boot_id: of the kernel it ran on.
         repair: entries that may have been acknowledged were lost, and are not known to be here again.
+        claim: (term, index) that the log reached at most before that; None: not known.
     """
 
     clean: bool
     boot_id: str
     repair: bool = False
+    claim: tuple[int, int] | None = None
 
 
 class HardStateFile:
@@ -129,13 +131,15 @@ class HardStateFile:
 
 
 def _encode(sequence: int, state: HardState | None, marks: Marks) -> bytes:
-    fields = {
+    fields: dict[str, Any] = {
         "state": None if state is None else attrs.asdict(state),
         "clean": marks.clean,
         "boot_id": marks.boot_id,
     }
     if marks.repair:
         fields["repair"] = True
+    if marks.claim is not None:
+        fields["claim"] = list(marks.claim)
     body = cbor2.dumps(fields, canonical=True)
     covered = struct.pack("<IQ", len(body), sequence) + body
     page = MAGIC + int(crc32c(covered)).to_bytes(4, "little") + covered
@@ -154,8 +158,11 @@ def _decode(page: bytes) -> tuple[int, HardState | None, Marks] | None:
         return None
     fields: dict[str, Any] = cbor2.loads(page[_HEADER.size : end])
     state = None if fields["state"] is None else HardState(**fields["state"])
-    return (
-        sequence,
-        state,
-        Marks(clean=fields["clean"], boot_id=fields["boot_id"], repair=bool(fields.get("repair", False))),
+    claim = fields.get("claim")
+    marks = Marks(
+        clean=fields["clean"],
+        boot_id=fields["boot_id"],
+        repair=fields.get("repair", False),
+        claim=(claim[0], claim[1]) if claim is not None else None,
     )
+    return sequence, state, marks

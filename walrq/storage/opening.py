@@ -33,8 +33,11 @@ from walrq.storage.segment import (
 )
 from walrq.storage.wal import Wal
 
+# Takes the index that the log reached at most before the loss, None if that is not known.
+BeforeChange = Callable[[int | None], None]
 
-def _nothing() -> None:
+
+def _nothing(_through: int | None) -> None:
     pass
 
 
@@ -48,7 +51,7 @@ class _Opening:
     findings: list[Finding] = attrs.field(factory=list)
     incarnation: int = 0
     set_aside: bool = False
-    before_change: Callable[[], None] = _nothing
+    before_change: BeforeChange = _nothing
 
     @property
     def directory(self) -> str:
@@ -64,7 +67,7 @@ def open_wal(
     snapshot_index: int,
     clean: bool,
     incarnation: int = 0,
-    before_change: Callable[[], None] = _nothing,
+    before_change: BeforeChange = _nothing,
 ) -> tuple[Wal, list[Finding], int | None]:
     """Recover the log and make it writable.
 
@@ -96,7 +99,7 @@ def open_wal(
     end_is_known = end_is_known and not ends and not opening.set_aside
     untrusted = _first_untrusted(opening, segments, snapshot_index, end_is_known=end_is_known)
     if untrusted is not None:
-        before_change()
+        before_change(_reached(opening, segments, untrusted) if end_is_known else None)
     pool = SegmentPool(
         disk,
         opening.directory,
@@ -138,6 +141,14 @@ def _first_untrusted(
     if not end_is_known:
         suspected.append(last_index + 1)
     return min(suspected) if suspected else None
+
+
+def _reached(opening: _Opening, segments: list[Segment], untrusted: int) -> int | None:
+    """How far the log went at most before the loss; None: what is missing has no slot that would tell."""
+    lost = [finding for finding in opening.findings if finding.last_index >= untrusted]
+    if not segments or any(finding.verdict not in (Verdict.SUSPECT, Verdict.DAMAGED) for finding in lost):
+        return None
+    return max(segments[-1].last_index, *(finding.last_index for finding in lost))
 
 
 def complete_install(disk: Disk, data_dir: str, install: Install | None, *, keep_unknown: bool = False) -> None:
@@ -301,7 +312,7 @@ def _headers(opening: _Opening, names: list[str]) -> list[tuple[str, Header]]:
             continue
         header = read_header(opening.disk, f"{opening.directory}/{name}")
         if header is None or header.identity.first_index != first_index:
-            opening.before_change()
+            opening.before_change(None)
             opening.set_aside = True
             text = f"the segment's header and slots are damaged; its entries, from {first_index} on, are lost"
             _quarantine(opening, name, text)
@@ -381,7 +392,7 @@ def _ends_unsynced(header: Header, scanned: Scan, following: list[tuple[str, Hea
 def _cut_unsynced(opening: _Opening, last_index: int, following: list[tuple[str, Header]]) -> None:
     """Nobody was promised what is behind the hole; to apply it without the hole would be another history."""
     first = last_index + 1
-    opening.before_change()
+    opening.before_change(None)
     for name, header in following:
         last = max(header.promise.newer_last, header.identity.first_index)
         text = "records before this segment were never synced and are lost; the log ends before them"

@@ -255,11 +255,17 @@ class Storage:
         install = newest.install if newest is not None else None
         complete_install(disk, data_dir, install, keep_unknown=snapshots.is_damaged)
 
-        def note_loss() -> None:
+        def note_loss(through: int | None) -> None:
             """Before anything is changed: once the traces are gone nobody would know that a repair is due."""
             last = hard_state.marks or Marks(clean=False, boot_id=boot_id)
-            if not last.repair:
-                hard_state.write(hard_state.state, attrs.evolve(last, repair=True))
+            # No entry is of a higher term than the one that was stored as the latest.
+            claim = (hard_state.state.term, through) if hard_state.state is not None and through is not None else None
+            if last.repair and last.claim is not None and claim is not None:
+                claim = max(last.claim[0], claim[0]), max(last.claim[1], claim[1])
+            elif last.repair:
+                claim = None
+            if not last.repair or claim != last.claim:
+                hard_state.write(hard_state.state, attrs.evolve(last, repair=True, claim=claim))
 
         wal, found, untrusted = open_wal(
             disk,
@@ -274,11 +280,12 @@ class Storage:
             text = "the directory has been used before, but its log and its snapshots are gone"
             found.append(Finding(Verdict.MISSING, "wal", text))
             untrusted = 1
+            note_loss(None)
         if snapshots.is_damaged:
             unreached = _first_unreached(wal, index, snapshots.damaged_index, refuse=not config.member)
-            untrusted = min(filter(None, (untrusted, unreached)), default=None)
-        if untrusted is not None:
-            note_loss()
+            if unreached is not None:
+                untrusted = min(filter(None, (untrusted, unreached)))
+                note_loss(None)
         report = (*snapshots.put_damaged_aside(), *found)
         recovered = Recovered(
             hard_state=hard_state.state,
@@ -289,9 +296,10 @@ class Storage:
             wal=wal,
         )
         # From now on a stop without `close(clean=True)` is an unclean one. Both pages are made equal by this.
-        repair = hard_state.marks is not None and hard_state.marks.repair
-        repair = repair or (unclean_boot and config.fsync != "always")
-        hard_state.write(hard_state.state, Marks(clean=False, boot_id=boot_id, repair=repair))
+        if unclean_boot and config.fsync != "always":
+            note_loss(None)
+        last = hard_state.marks or Marks(clean=False, boot_id=boot_id)
+        hard_state.write(hard_state.state, attrs.evolve(last, clean=False, boot_id=boot_id))
         snapshots.replenish()
         return cls(
             disk,
@@ -339,6 +347,15 @@ class Storage:
         marks = self._hard_state.marks
         return marks is not None and marks.repair
 
+    @property
+    def repair_claim(self) -> tuple[int, int] | None:
+        """(term, index) that the log reached at most before the losses `needs_repair` tells of; None: not known.
+
+        Of the same durability as the need: it outlives restarts, until `repaired`.
+        """
+        marks = self._hard_state.marks
+        return marks.claim if marks is not None else None
+
     def drop_untrusted(self) -> None:
         """Let the log end before `recovered.untrusted_from`; what is dropped is copied to quarantine if there is room.
 
@@ -359,7 +376,7 @@ class Storage:
         """What was lost is here again, or nobody else has it: forget that it was. Durable; StorageError is final."""
         marks = self._hard_state.marks
         if marks is not None and marks.repair:
-            self._hard_state.write(self._hard_state.state, attrs.evolve(marks, repair=False))
+            self._hard_state.write(self._hard_state.state, attrs.evolve(marks, repair=False, claim=None))
 
     def read(self, index: int) -> Record:
         """One record, verified. Reclaimed, CorruptRecord, StorageError. Any thread."""
