@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import ROOT, Shell, make_shell, script
-from tests.ports import free_port
+from tests.ports import free_port, free_range
 from tests.test_docs import blocks
 
 README = (ROOT / "README.md").read_text()
@@ -108,3 +108,39 @@ def test_make_run_starts_the_daemon_that_is_killed_here() -> None:
     makefile = (ROOT / "Makefile").read_text()
 
     assert "walrq serve" in makefile.split("\nrun:")[1].split("\n\n")[0]
+
+
+def test_the_cluster_survives_the_loss_of_its_leader(tmp_path: Path) -> None:
+    """The section on three nodes: both blocks as they stand there, but for the ports."""
+    start, lose = [body for body in of_language("sh") if "50061" in body]
+    ports = frozenset(int(port) for port in re.findall(r"50\d\d\d", lose))
+    assert {50061, 50062, 50063} == ports
+    shift = free_range(ports | {port + 100 for port in ports})
+
+    def here(text: str) -> str:
+        return re.sub(
+            r"\b50\d\d\d\b", lambda found: str(int(found[0]) + shift), text.replace("walrq ", "exec walrq ", 1)
+        )
+
+    shell = make_shell(tmp_path, None)
+    shell.environment["WALRQ_MAX_WAL_SEGMENT_SIZE"] = "4MiB"
+    with subprocess.Popen(
+        ["/bin/sh", "-c", here(start)], cwd=tmp_path, env=shell.environment, stdout=subprocess.PIPE
+    ) as cluster:
+        try:
+            assert cluster.stdout is not None
+            assert b"ready" in cluster.stdout.readline()
+            until = "until walrq cluster status > status; do sleep 0.1; done\n"
+            ran = shell(here(lose).replace("exec ", "", 1).replace("walrq push", f"{until}walrq push", 1))
+            statuses = [line.split("\t") for line in ran.stdout.decode().splitlines() if "\t" in line]
+        finally:
+            cluster.terminate()
+            cluster.communicate()
+
+    assert 0 == ran.returncode, ran.stderr.decode()
+    assert "hello" in ran.stdout.decode().splitlines()
+    assert ["voter", "voter", "leader"] == sorted((row[1] for row in statuses[:3]), reverse=True)
+    lost = statuses[3:]
+    assert 1 == sum(row[6] == "unreachable" for row in lost)
+    assert 1 == sum(row[1] == "leader" for row in lost)
+    assert 0 == cluster.returncode

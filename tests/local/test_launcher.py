@@ -93,6 +93,7 @@ def test_every_node_is_started_announced_once_and_stopped_in_good_order(story: S
     assert [f"{signal.Signals(number).name}: stopping n1, n2 and n3"] == story.said
     assert [["SIGTERM"]] * 3 == [story.signals(place.node) for place in story.made.places]
     assert all(gone(each["pid"]) for each in ready["nodes"])
+    assert [] == [place.node for place in story.made.places if place.pid_file.exists()]
     for place in story.made.places:
         given = (place.data_dir / "arguments").read_text().split("\n")
         assert [*story.made.flags(place), "--fsync", "never"] == given
@@ -232,6 +233,7 @@ def test_nodes_do_not_outlive_a_launcher_that_is_killed(story: Story) -> None:
 
 def test_what_says_who_a_node_is_does_not_come_from_outside(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable of the shell would make three processes one node, and READY=1 is the launcher's to say."""
+    kept: list[int] = []
     for name in ("NODE_ID", "DATA_DIR", "WALRQ_JOIN", "WALRQ_ADVERTISE", "WALRQ_CLUSTER_SECRET", "NOTIFY_SOCKET"):
         monkeypatch.setenv(name, "x")
     monkeypatch.setenv("WALRQ_FSYNC", "never")
@@ -241,13 +243,14 @@ def test_what_says_who_a_node_is_does_not_come_from_outside(story: Story, monkey
         for each in ready["nodes"]:
             raw = Path(f"/proc/{each['pid']}/environ").read_bytes().decode().split("\0")
             seen.append(dict(line.split("=", 1) for line in raw if line))
+            kept.append(int((story.made.base / f"{each['node']}.pid").read_text()) - each["pid"])
         os.kill(os.getpid(), signal.SIGTERM)
 
     require("linux")
     story.on_ready = look
     story.run()
 
-    assert 3 == len(seen)
+    assert (3, [0, 0, 0]) == (len(seen), kept)
     for environment in seen:
         assert "never" == environment["WALRQ_FSYNC"]
         assert {"NODE_ID", "DATA_DIR", "WALRQ_JOIN", "WALRQ_ADVERTISE", "NOTIFY_SOCKET"}.isdisjoint(environment)

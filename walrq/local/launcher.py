@@ -126,6 +126,7 @@ def launch(layout: Layout, place: Place, flags: Sequence[str], program: Sequence
             start_new_session=True,
             preexec_fn=_follow_parent(),
         )
+    place.pid_file.write_text(f"{process.pid}\n")
     return Child(place, process, begun)
 
 
@@ -259,6 +260,7 @@ class Launcher:
                 self._look()
         # Its output is closed: the process itself is gone in a moment.
         await trio.to_thread.run_sync(child.process.wait)
+        child.place.pid_file.unlink(missing_ok=True)
         self._ended(child)
 
     def _look(self) -> None:

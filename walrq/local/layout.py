@@ -4,6 +4,7 @@
     ├── cluster.json      which nodes there are and where each listens; written once
     ├── cluster-secret    what nodes prove to each other; readable by its owner only
     ├── n1/ n2/ n3/       data directories, as `walrq serve --data-dir` knows them
+    ├── n1.pid ...        process ids of those that the launcher runs now
     └── n1.log ...        what each node wrote to standard error, over all its lives
 
 The addresses are kept because the nodes know each other by them. `cluster.json` is written last: a first start that
@@ -55,6 +56,7 @@ class Place:
         listen: "host:port" for clients.
         peer: "host:port" for the other nodes.
         log: the file that collects its standard error.
+        pid_file: the file with its process id, while it runs.
     """
 
     node: str
@@ -62,6 +64,7 @@ class Place:
     listen: str
     peer: str
     log: Path
+    pid_file: Path
 
 
 @attrs.frozen
@@ -161,7 +164,10 @@ def _write(base: Path, name: str, text: str) -> None:
 
 
 def _layout(base: Path, addresses: list[tuple[str, str, str]]) -> Layout:
-    places = tuple(Place(node, base / node, listen, peer, base / f"{node}.log") for node, listen, peer in addresses)
+    places = tuple(
+        Place(node, base / node, listen, peer, base / f"{node}.log", base / f"{node}.pid")
+        for node, listen, peer in addresses
+    )
     return Layout(base, places, base / SECRET)
 
 
