@@ -112,7 +112,7 @@ def look(storage: Storage, config: ReplicaConfig) -> Found:
             storage.repaired()
         else:
             found.damaged = True
-            found.claimed = _claimed_end(storage)
+            found.claimed = storage.repair_claim
             storage.drop_untrusted()
     _read_log(storage, config, found)
     found.hard_state = _term_and_vote(storage, config, found, hard)
@@ -168,23 +168,6 @@ def _was_alone(storage: Storage, config: ReplicaConfig, first: Configuration) ->
             current = Configuration.decode(record.body)
     hard = storage.hard_state
     return only(config.node_id, current) and (hard is None or hard.vote == config.node_id)
-
-
-def _claimed_end(storage: Storage) -> tuple[int, int] | None:
-    """How far the log may have reached before its loss, if that is known.
-
-    No entry is of a higher term than the one that was stored as the latest.
-    """
-    recovered = storage.recovered
-    hard = storage.hard_state
-    first = recovered.untrusted_from
-    if hard is None or first is None or first > storage.last_index + 1:
-        return None
-    lost = [finding for finding in recovered.report if finding.last_index >= first]
-    known = (Verdict.SUSPECT, Verdict.DAMAGED)
-    if not lost or any(finding.verdict not in known for finding in lost):
-        return None
-    return hard.term, max(storage.last_index, *(finding.last_index for finding in lost))
 
 
 def _enter(storage: Storage, config: ReplicaConfig, *, term: int) -> None:
