@@ -19,7 +19,18 @@ from xdist.scheduler import LoadScopeScheduling
 TOGETHER: Final = ("tests/docs/",)
 APART: Final = frozenset[str]()
 # The longest first.
-FIRST: Final = ("tests/docs/",)
+FIRST: Final = (
+    "tests/docs/",
+    "tests/spec/test_tlc.py",
+    "tests/cli/test_mistakes.py",
+    "tests/e2e/test_cluster.py",
+    "tests/cli/test_examples.py",
+    "tests/cli/test_messages.py",
+    "tests/cli/test_nothing_found.py",
+    "tests/e2e/test_backup.py",
+    "tests/e2e/test_kill.py",
+    "tests/test_packaging.py",
+)
 
 
 def file_of(nodeid: str) -> str:
