@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -312,6 +312,7 @@ class Config:
         peer_tls_cert, peer_tls_key, peer_tls_ca: files (PEM) for mutual TLS between nodes; all or none.
         origins: where each value came from, by name.
         sources, kept: what `load` and `with_kept` were given; `reloaded` reads it again.
+        asked: these settings as they were given, once a start has found addresses for them; None before.
     """
 
     data_dir: str = "walrq-data"
@@ -342,6 +343,7 @@ class Config:
         default=({}, {}, None), eq=False, repr=False
     )
     kept: tuple[Mapping[str, Any], str] = attrs.field(default=({}, ""), eq=False, repr=False)
+    asked: Config | None = attrs.field(default=None, eq=False, repr=False)
 
     @classmethod
     def load(
@@ -452,8 +454,18 @@ class Config:
         return Config.load(*self.sources).with_kept(*self.kept)
 
     def changed(self, other: Config) -> list[str]:
-        """The names of the settings whose values differ."""
-        return [name for name in NAMES if getattr(self, name) != getattr(other, name)]
+        """The names of the settings whose values differ from what was asked for."""
+        return [name for name in NAMES if getattr(self.asked or self, name) != getattr(other, name)]
+
+    def found(self, **values: Any) -> Config:
+        """This, with the addresses that a start found for what was asked."""
+        return attrs.evolve(self, **values, asked=self)
+
+    def taken_over(self, new: Config, names: Iterable[str]) -> Config:
+        """This, with the values of `new` for some names."""
+        values = {name: getattr(new, name) for name in names}
+        asked = None if self.asked is None else attrs.evolve(self.asked, **values)
+        return attrs.evolve(self, **values, origins=new.origins, asked=asked)
 
     def text(self, name: str) -> str | None:
         """A value as it would be typed; None when it is left to the node. A secret is not shown."""
@@ -493,7 +505,7 @@ def _names(members: tuple[tuple[str, str], ...]) -> str:
 
 
 NAMES: Final = tuple(_READERS)
-assert set(NAMES) == {field.name for field in attrs.fields(Config)} - {"origins", "sources", "kept"}
+assert set(NAMES) == {field.name for field in attrs.fields(Config)} - {"origins", "sources", "kept", "asked"}
 assert set(RELOADABLE) | set(KEPT) | {door.setting for door in DOORS} <= set(NAMES)
 
 _Source = dict[str, tuple[Any, str]]

@@ -418,7 +418,7 @@ async def _prepare_peers(config: Config, door: str, stack: contextlib.AsyncExitS
     address = peers.reach(config, bound)
     endpoints = {"cbor": peers.endpoint_for_clients(door, address)}
     setting = peers.Setting(sock, address, endpoints, secret, tls)
-    return setting, attrs.evolve(config, peer_listen=parse_address(bound), advertise=address)
+    return setting, config.found(peer_listen=parse_address(bound), advertise=address)
 
 
 def _close(replica: Replica, clean: bool) -> None:
@@ -584,9 +584,9 @@ def take_over(node: Node, door: listener.Listener, new: Config) -> None:
     """Make the new values count that a running node can take over; name the others."""
     old = node.config
     changed = old.changed(new)
-    now = {name: getattr(new, name) for name in changed if name in RELOADABLE}
+    now = [name for name in changed if name in RELOADABLE]
     later = [name for name in changed if name not in RELOADABLE]
-    node.config = attrs.evolve(old, **now, origins=new.origins)
+    node.config = old.taken_over(new, now)
     door.connections_max = node.config.max_connections
     node.broker.auto_create = node.config.auto_create
     # Said at the more talkative of both levels.
