@@ -388,6 +388,19 @@ def fresh_segment(path: str, identity: Identity) -> Segment:
     )
 
 
+@attrs.frozen
+class Log:
+    """The segments as readers see them: ascending, `firsts[i]` is `segments[i].first_index`."""
+
+    firsts: tuple[int, ...]
+    segments: tuple[Segment, ...]
+
+    @classmethod
+    def of(cls, segments: Sequence[Segment]) -> Log:
+        """Sort out a list."""
+        return cls(tuple(segment.first_index for segment in segments), tuple(segments))
+
+
 def runs_of(
     segments: Sequence[tuple[Segment, Callable[[Segment], array.array[int]]]], from_index: int, last_index: int
 ) -> tuple[tuple[int, int], ...]:

@@ -48,6 +48,7 @@ from walrq.storage.segment import (
     RECORDS_START,
     SLOT_OFFSETS,
     Identity,
+    Log,
     Segment,
     Slot,
     fresh_segment,
@@ -69,19 +70,6 @@ _READ_STRETCH_BYTES: Final = 256 * 1024
 _DAMAGED_NAMED_MAX: Final = 10_000
 
 _logger = logging.getLogger(__name__)
-
-
-@attrs.frozen
-class Log:
-    """The segments as readers see them: ascending, `firsts[i]` is `segments[i].first_index`."""
-
-    firsts: tuple[int, ...]
-    segments: tuple[Segment, ...]
-
-    @classmethod
-    def of(cls, segments: Sequence[Segment]) -> Log:
-        """Sort out a list."""
-        return cls(tuple(segment.first_index for segment in segments), tuple(segments))
 
 
 @attrs.frozen
