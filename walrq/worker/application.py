@@ -50,7 +50,7 @@ class Worker:
 
     def __init__(
         self,
-        url: str | None = None,
+        url: str | Sequence[str] | None = None,
         *,
         config: ClientConfig | None = None,
         queue: str = "default",
@@ -62,8 +62,8 @@ class Worker:
     ) -> None:
         """
         Args:
-            url: `walrq://host:port[,host2:port2]`; None = the variable WALRQ_SERVER at the time of the first use, else
-                walrq://127.0.0.1:50051.
+            url: `walrq://host:port[,host2:port2]`, or a list of such addresses; None = the variable WALRQ_SERVER at the
+                time of the first use, else walrq://127.0.0.1:50051.
             config: how connections behave.
             queue: where tasks wait that name no queue of their own.
             concurrency: handlers at a time, in the loop and in threads together.
@@ -109,8 +109,8 @@ class Worker:
 
     # --- where ----------------------------------------------------------------------------------------------
     @property
-    def url(self) -> str | None:
-        """The server's address as it was given."""
+    def url(self) -> str | Sequence[str] | None:
+        """The server's address, or addresses, as given."""
         return self._url
 
     @property
@@ -118,7 +118,7 @@ class Worker:
         """Every queue that has a task or a handler here."""
         return list(dict.fromkeys([*(task.queue for task in self.tasks.values()), *self._handlers]))
 
-    def connect_to(self, url: str | None, config: ClientConfig | None = None) -> None:
+    def connect_to(self, url: str | Sequence[str] | None, config: ClientConfig | None = None) -> None:
         """From now on use another server, or another behaviour: for tests, and for settings that are read late.
 
         Args:

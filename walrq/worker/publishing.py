@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import Sequence
 
 from walrq.client.blocking import Client, connect
 from walrq.client.config import ClientConfig
@@ -17,7 +18,7 @@ class Publisher:
     have held at that moment.
     """
 
-    def __init__(self, url: str | None, config: ClientConfig | None) -> None:
+    def __init__(self, url: str | Sequence[str] | None, config: ClientConfig | None) -> None:
         self._url = url
         self._config = config
         self._lock = threading.Lock()

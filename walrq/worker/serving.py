@@ -76,7 +76,7 @@ class Plan:
         process_ends: whether the process ends right after the run, and its threads with it.
     """
 
-    url: str | None
+    url: str | Sequence[str] | None
     config: ClientConfig | None
     targets: Sequence[Target]
     concurrency: int
