@@ -15,6 +15,7 @@ from tests.requirements import require
 from walrq.cli import arguments
 from walrq.client import blocking
 from walrq.client.failures import ServerUnreachable
+from walrq.testing.node import Node
 
 
 def completed(shell: Shell, *words: str) -> list[str]:
@@ -41,6 +42,15 @@ def test_bash_completes_commands_options_and_queues(shell: Shell) -> None:
     assert {"--priority"} == set(completed(shell, "walrq", "push", "mail", "--prio"))
     assert ["mail", "mail-later"] == completed(shell, "walrq", "push", "ma")
     assert ["mail", "mail-later"] == completed(shell, "walrq", "queue", "show", "ma")
+
+
+def test_nodes_are_completed(shell: Shell, node: Node) -> None:
+    """A name with a hash in it is not for typing."""
+    name = str(node.ready["node"])
+
+    assert [name] == completed(shell, "walrq", "cluster", "remove", name[:6])
+    assert [name] == completed(shell, "walrq", "cluster", "transfer", "")
+    assert [] == completed(shell, "walrq", "cluster", "transfer", "nosuch")
 
 
 def test_contexts_are_completed_and_lead_to_their_servers(shell: Shell) -> None:

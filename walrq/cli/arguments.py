@@ -217,6 +217,17 @@ COMPLETION_S_MAX: Final = 0.3
 
 def complete_queues(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Names of queues that begin so, as the server tells them within a moment; none when it does not."""
+    return _told(ctx, lambda client: [info.name for info in client.list_queues(incomplete)])
+
+
+def complete_nodes(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Names of the cluster's nodes that begin so, as `complete_queues`."""
+    return _told(
+        ctx, lambda client: [each.node for each in client.cluster().members if each.node.startswith(incomplete)]
+    )
+
+
+def _told(ctx: click.Context, ask: Callable[[Client], list[str]]) -> list[str]:
     from walrq.client.blocking import connect
     from walrq.errors import WalrqError
 
@@ -231,7 +242,7 @@ def complete_queues(ctx: click.Context, parameter: click.Parameter, incomplete: 
     try:
         with connect(ctx.params.get("server"), session=False, **changes) as client:
             client.on_turn = look
-            return [info.name for info in client.list_queues(incomplete)]
+            return ask(client)
     except (WalrqError, TimeoutError):
         return []  # there is no place for a message in the middle of a line that is being typed
 

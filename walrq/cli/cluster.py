@@ -12,6 +12,7 @@ import click
 from walrq.cli import output
 from walrq.cli.arguments import (
     Group,
+    complete_nodes,
     confirm,
     example,
     json_option,
@@ -187,7 +188,7 @@ def add(node: str, address: str | None, learner: bool, wait: float, as_json: boo
 
 
 @cluster.command(epilog=example("walrq cluster remove n3 --yes"))
-@click.argument("node")
+@click.argument("node", shell_complete=complete_nodes)
 @yes_option
 @json_option
 @server_option
@@ -204,7 +205,7 @@ def remove(node: str, yes: bool, as_json: bool, server: str | None) -> None:
 
 
 @cluster.command(epilog=example("walrq cluster transfer n2"))
-@click.argument("node", required=False)
+@click.argument("node", required=False, shell_complete=complete_nodes)
 @json_option
 @server_option
 def transfer(node: str | None, as_json: bool, server: str | None) -> None:
