@@ -314,11 +314,13 @@ class Puppet:
 
     Attributes:
         got: the messages that it read, by purpose.
+        mute: it answers no ping.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.gate = trio.Event()
+        self.mute = False
         self.got: dict[Purpose, list[Message]] = {Purpose.CONTROL: [], Purpose.BULK: []}
 
     async def run(self, task_status: trio.TaskStatus[str]) -> None:
@@ -340,6 +342,8 @@ class Puppet:
                 for body in handshake.frames.feed(bytes(data)):
                     item = decode_item(body, handshake.peer.node)
                     if isinstance(item, Ping):
+                        if self.mute:
+                            continue
                         await stream.send_all(encode_pong(item.number))
                     else:
                         assert isinstance(item, Message)

@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 import trio
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.peers.harness import append, beat, with_entries
@@ -165,6 +165,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("put"), st.booleans(), st.sampled_from([0, 10, 5_000])),
         st.tuples(st.just("flush"), st.just(False), st.just(0)),
+        st.tuples(st.just("begin"), st.just(False), st.just(0)),
         st.tuples(st.just("write"), st.just(False), st.just(0)),
         st.tuples(st.just("room"), st.just(False), st.sampled_from([0, 1, 3, 100, 10_000])),
     ),
@@ -173,22 +174,36 @@ STEPS = st.lists(
 
 
 @given(STEPS)
+@example([("put", True, 10), ("begin", False, 0), ("put", True, 10), ("flush", False, 0)])
 def test_appends_leave_whole_and_in_order_whatever_the_pipe_takes(steps: list[tuple[str, bool, int]]) -> None:
     """Sends from the driver and the writer's interleave in every way; the stream is as if there were one of them."""
     pipe = Pipe(room=50)
     bulk = lane(Purpose.BULK, pipe)
     numbers = count()
+    # What the writer has yet to hand over of a send that waits for the network.
+    under_way = b""
     for step, filled, size in steps:
         if step == "put":
             bulk.put(append("anna", "bert", next(numbers), b"x" * size, filled=filled))
         elif step == "flush":
             bulk.flush()
+        elif step == "begin" and not under_way:
+            bulk.busy()
+            under_way = b"".join(bulk.take_rest()) or b"".join(encode_raft(bulk.take()))
+            half = len(under_way) // 2
+            pipe.data += under_way[:half]
+            under_way = under_way[half:]
+            if not under_way:
+                work(bulk, pipe)
         elif step == "write":
             bulk.busy()
+            pipe.data += under_way
+            under_way = b""
             work(bulk, pipe)
-        else:
+        elif step == "room":
             pipe.room = size
     bulk.busy()
+    pipe.data += under_way
     work(bulk, pipe)
     sent = next(numbers)
 

@@ -195,6 +195,19 @@ async def test_a_silent_line_is_given_up_and_dialed_anew(mock_clock: trio.testin
         assert ("up", "bert") == anna.news[-1]
 
 
+async def test_a_connection_that_is_never_answered_is_given_up(mock_clock: trio.testing.MockClock) -> None:
+    """Not a single pong: the handshake went through, and then the machine stood still."""
+    async with group() as nodes:
+        bert = Puppet("bert")
+        bert.mute = True
+        anna = await nodes.start("anna", {"bert": await nodes.nursery.start(bert.run)})
+        await anna.wait_up_without_time("bert")
+        await pass_time(mock_clock, 4)
+
+        assert "silent for 3 s" in anna.mesh.stats()["bert"].last_error
+        assert ("lost", "bert") in anna.news
+
+
 async def test_a_peer_that_does_not_read_delays_neither_others_nor_its_own_heartbeats() -> None:
     """Bulk stands, control goes on; memory is bounded; the gap is told once there is room again."""
     async with group() as nodes:

@@ -169,6 +169,20 @@ def test_a_proof_thrown_back_at_its_maker_is_no_proof() -> None:
         one.receive(frame(dumps([encode_hello(BERT), proof])))
 
 
+def test_a_proof_is_good_for_one_role() -> None:
+    """What a dialer proves must not be of use to whoever wants to be taken for an acceptor."""
+    proofs = {
+        peer_protocol._proof(SECRET, role, b"", b"the same")
+        for role in (
+            peer_protocol._PROOF_OF_DIALER,
+            peer_protocol._HELLO_OF_ACCEPTOR,
+            peer_protocol._HELLO_OF_DIALER,
+        )
+    }
+
+    assert 3 == len(proofs)
+
+
 def test_a_recorded_handshake_opens_no_second_one() -> None:
     """The acceptor's number is new each time, so yesterday's proof is wrong today."""
     one, other = dialer(), acceptor()
