@@ -37,8 +37,21 @@ def test_the_same_list_makes_the_same_cluster_and_another_list_another() -> None
 
     assert peers.cluster_id_of(first.bootstrap) == peers.cluster_id_of(second.bootstrap)
     assert peers.cluster_id_of(first.bootstrap) != peers.cluster_id_of(other.bootstrap)
-    with pytest.raises(ConfigError, match=r"names another cluster .* it counts at the first start only"):
-        peers.check_cluster(other, peers.cluster_id_of(first.bootstrap))
+
+
+def test_a_list_counts_once_and_a_list_of_strangers_is_refused() -> None:
+    """Units and compose files give it at every start, with members added since; another cluster's directory is not
+    started by mistake."""
+    begun = Config.load({"bootstrap": "a=h:1,b=h:2,c=h:3", "node_id": "a"})
+    cluster = peers.cluster_id_of(begun.bootstrap)
+    members = peers.first_configuration(begun)
+    assert members is not None
+    peers.check_cluster(begun, cluster, members)
+    peers.check_cluster(Config.load({"bootstrap": "a=new:1,b=h:2,d=h:4", "node_id": "a"}), cluster, members)
+
+    for strangers in ("a=h:1,b=h:9", "a=h:1", "a=h:1,x=h:2"):
+        with pytest.raises(ConfigError, match=r"names another cluster .* it counts at the first start only"):
+            peers.check_cluster(Config.load({"bootstrap": strangers, "node_id": "a"}), cluster, members)
 
 
 def test_a_first_start_is_a_member_a_newcomer_or_alone() -> None:

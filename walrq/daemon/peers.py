@@ -68,18 +68,26 @@ def first_configuration(config: Config) -> Configuration | None:
     return Configuration() if config.join else None
 
 
-def check_cluster(config: Config, cluster: str) -> None:
-    """
+def check_cluster(config: Config, cluster: str, members: Configuration) -> None:
+    """Compare `bootstrap` with what the directory says: it counts at the first start, and may be given at all.
+
+    A list that has changed since names other members that are still there; a list of strangers means that this is not
+    the directory of the cluster that is meant, and the node would serve another one.
+
     Raises:
-        ConfigError: the directory belongs to another cluster than the one that `bootstrap` names.
+        ConfigError: it is a list of strangers.
     """
-    if config.bootstrap and cluster_id_of(config.bootstrap) != cluster:
-        raise ConfigError(
-            f"bootstrap names another cluster ({cluster_id_of(config.bootstrap)}) than the one that"
-            f" {config.data_dir} belongs to ({cluster}); it counts at the first start only: leave it out, or use an"
-            " empty directory",
-            setting="bootstrap",
-        )
+    if not config.bootstrap or cluster_id_of(config.bootstrap) == cluster:
+        return
+    known = {(each.node, each.address) for each in (*members.voters.values(), *members.learners.values())}
+    if any(pair in known for pair in config.bootstrap if pair[0] != config.node_id):
+        log.info("bootstrap_ignored %s has its members since its first start", config.data_dir)
+        return
+    raise ConfigError(
+        f"bootstrap names another cluster ({cluster_id_of(config.bootstrap)}) than the one that {config.data_dir}"
+        f" belongs to ({cluster}); it counts at the first start only: leave it out, or use an empty directory",
+        setting="bootstrap",
+    )
 
 
 def read_kept(disk: Disk, data_dir: str) -> dict[str, Any]:
@@ -214,6 +222,7 @@ class Peers:
         self._broker = broker
         self._node_id = replica.config.node_id
         self._changed = trio.Event()
+        self._is_member = self._node_id in replica.configuration.nodes
         self.mesh = Mesh(
             node_id=self._node_id,
             disk_uuid=replica.disk_uuid,
@@ -267,6 +276,13 @@ class Peers:
         self._changed.set()
         self.mesh.members_changed()
         configuration = self._replica.configuration
+        was_member, self._is_member = self._is_member, self._node_id in configuration.nodes
+        if was_member and not self._is_member:
+            log.warning(
+                "removed node=%s index=%d: the cluster goes on without this node, which can be stopped",
+                self._node_id,
+                self._replica.configuration_index,
+            )
         log.info(
             "members voters=%s learners=%s index=%d",
             ",".join(configuration.voters) or "-",

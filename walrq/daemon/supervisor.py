@@ -257,6 +257,7 @@ async def open_node(
         )
         reading = clock.read()
         replica = await trio.to_thread.run_sync(Replica.open, storage, replica_config, reading)
+        peers.check_cluster(config, replica.cluster_id, replica.configuration)
     except BaseException:
         storage.close(clean=False)
         raise
@@ -271,7 +272,6 @@ async def _find_cluster(
     """The id of the cluster that this start is for; raises as `open_node`."""
     known = storage.hard_state
     if known is not None:
-        peers.check_cluster(config, known.cluster_id)
         return known.cluster_id
     if config.bootstrap:
         return peers.cluster_id_of(config.bootstrap)
