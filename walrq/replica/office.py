@@ -54,13 +54,14 @@ class Times:
 
     Attributes:
         stamps: (index, stamp) of entries in the own log that are not applied, ascending; own ones only after a restart.
+        current: the clock of this office, begun with the first reading in it; until then the lease clock stands, which
+            makes leases longer.
     """
 
     def __init__(self, stamps: list[tuple[int, Stamp]]) -> None:
         self.stamps = stamps
         self._walls = Walls()
-        # Begun with the first reading in an office; until then the lease clock stands, which makes leases longer.
-        self._clock: LeaderClock | None = None
+        self.current: LeaderClock | None = None
         # The lease clock of the last leader that was heard, and its term.
         self._told = (0, 0)
         # The term of the last entry before the first one of this office.
@@ -93,7 +94,7 @@ class Times:
     # --- offices --------------------------------------------------------------------------------------------
     def office(self, term_before: int) -> None:
         """An office began or ended. `term_before`: of the last entry before the first one of this office."""
-        self._clock = None
+        self.current = None
         self._walls.clear()
         self._term_before = term_before
 
@@ -109,7 +110,7 @@ class Times:
             pending: own entries that are not.
             walls: wall clocks that came with the votes.
         """
-        clock = self._clock
+        clock = self.current
         if clock is None:
             last = max(pending, default=0)
             stamp = pending[last].stamp if last else known
@@ -121,7 +122,7 @@ class Times:
                 # stood still since then, which makes them longer.
                 stamp = Stamp(max(stamp.lease_ms, lease_ms), stamp.wall_ms)
             office = Reading(reading.monotonic_ms, lower_median([*walls, reading.wall_ms]))
-            self._clock = clock = LeaderClock(stamp, office)
+            self.current = clock = LeaderClock(stamp, office)
         return clock
 
     def agreed(self, reading: Reading) -> Reading:

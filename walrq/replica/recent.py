@@ -20,21 +20,21 @@ _BLOCK = 512
 
 
 class Recent:
-    """See the module. `get` may be called from any thread."""
+    """See the module. `get` may be called from any thread.
+
+    Attributes:
+        bytes: of the entries held, and what is around them.
+        base: the last entry that can not be sent any more.
+    """
 
     def __init__(self, bytes_max: int, base: int) -> None:
         """`base`: the last entry that can not be sent any more."""
         self._bytes_max = bytes_max
         self._entries: dict[int, Entry] = {}
         self._lowest = base + 1
-        self._bytes = 0
+        self.bytes = 0
         self.base = base
         self._sizes = array("I")
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of the entries held, and what is around them."""
-        return self._bytes
 
     @property
     def last_index(self) -> int:
@@ -58,7 +58,7 @@ class Recent:
         assert index == self.base + len(self._sizes) + 1, (index, self.base, len(self._sizes))
         self._sizes.append(len(entry.body))
         self._entries[index] = entry
-        self._bytes += len(entry.body) + _OVERHEAD_BYTES
+        self.bytes += len(entry.body) + _OVERHEAD_BYTES
 
     def cut(self, from_index: int) -> None:
         """Entries from there on are gone."""
@@ -70,14 +70,14 @@ class Recent:
     def trim(self, settled: int, *, keep: bool) -> None:
         """Let go of what exceeds the bound (of everything, without `keep`), as far as `settled`."""
         bytes_max = self._bytes_max if keep else 0
-        while self._bytes > bytes_max and self._lowest <= settled:
+        while self.bytes > bytes_max and self._lowest <= settled:
             self._drop(self._lowest)
             self._lowest += 1
 
     def _drop(self, index: int) -> None:
         entry = self._entries.pop(index, None)
         if entry is not None:
-            self._bytes -= len(entry.body) + _OVERHEAD_BYTES
+            self.bytes -= len(entry.body) + _OVERHEAD_BYTES
 
     def compact(self, base: int) -> None:
         """Entries up to `base` can not be sent any more."""
@@ -88,7 +88,7 @@ class Recent:
     def reset(self, base: int) -> None:
         """Start over behind a snapshot."""
         self._entries.clear()
-        self._bytes = 0
+        self.bytes = 0
         self._lowest = base + 1
         self.base = base
         self._sizes = array("I")

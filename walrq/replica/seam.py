@@ -219,7 +219,8 @@ class Seam:
         """What is to be written: what gathered, packed into one stamped entry, and what peers sent; or None."""
         raft = self._raft
         commands = self._gathered
-        if (commands or self._stamp_wanted) and raft.accepts:
+        lead = raft.lead
+        if (commands or self._stamp_wanted) and lead is not None and lead.transfer is None:
             assert self._persisting is None, "one persist at a time"
             return self._pack(commands, reading)
         if not self.has_work:
@@ -244,7 +245,8 @@ class Seam:
             self._gathered_tickets = []
         self._stamp_wanted = False
         raft = self._raft
-        stamp = self._clock(reading).stamp(self._times.agreed(reading))
+        times = self._times
+        stamp = (times.current or self._clock(reading)).stamp(reading if self._alone else times.agreed(reading))
         body = encode_entry(stamp, commands)
         term, index, kind = raft.append(Kind.COMMANDS)
         self._noted = index
@@ -364,7 +366,8 @@ class Seam:
             self.applied_index = index
         done = Done(results, machine.take_effects())
         if self._alone:
-            self._recent.trim(self.applied_index, keep=False)
+            if self._recent.bytes:
+                self._recent.trim(self.applied_index, keep=False)
             if not machine.cluster:
                 self._be_born()
         else:
@@ -458,7 +461,7 @@ class Seam:
         if raft.leader != self._leader:
             self._leader = raft.leader
             self._office_changed = True
-        if raft.last_index != self._noted:
+        if raft.log.last_index != self._noted:
             # Nothing but the first entry of an office comes from the core itself.
             for index in range(self._noted + 1, raft.last_index + 1):
                 self._recent.put(index, Entry(raft.term, Kind.NOOP, b""))
