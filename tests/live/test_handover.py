@@ -26,6 +26,8 @@ from walrq.protocol.columns import encode_headers
 
 pytestmark = pytest.mark.trio
 LEASE_S = 30.0
+# Short for a test, and long for a loaded machine to leave a process waiting.
+SHORT_LEASE_S = 0.6
 
 
 def leased(payload: bytes = b"x", number: int = 1, lease_s: float = LEASE_S, **changes: Any) -> Message:
@@ -238,10 +240,10 @@ async def test_a_command_that_cannot_start_ends_everything_and_costs_no_attempt(
 async def test_the_lease_is_extended_as_long_as_the_command_runs(tmp_path: Path) -> None:
     """It ends only after its lease was extended three times."""
     os.mkfifo(tmp_path / "fifo")
-    work = bench(f"cat {tmp_path}/fifo", leased(lease_s=0.06))
+    work = bench(f"cat {tmp_path}/fifo", leased(lease_s=SHORT_LEASE_S))
 
     def extend(message: Message, visibility: float) -> None:
-        message.extend(SYSTEM.monotonic() + LEASE_S if work.desk.touches == 3 else SYSTEM.monotonic() + 0.06)
+        message.extend(SYSTEM.monotonic() + (LEASE_S if work.desk.touches == 3 else SHORT_LEASE_S))
         if work.desk.touches == 3:
             (tmp_path / "fifo").open("wb").close()
 
@@ -255,13 +257,13 @@ async def test_the_lease_is_extended_as_long_as_the_command_runs(tmp_path: Path)
 async def test_a_lost_lease_ends_the_command_and_what_it_started(tmp_path: Path, error: WalrqError) -> None:
     """Somebody else may have the message by now: two must not work on it."""
     os.mkfifo(tmp_path / "fifo")
-    work = bench(f"cat {tmp_path}/fifo & echo $! > {tmp_path}/pid; wait", leased(lease_s=0.02))
+    work = bench(f"cat {tmp_path}/fifo & echo $! > {tmp_path}/pid; wait", leased(lease_s=SHORT_LEASE_S))
 
     def lose(message: Message, visibility: float) -> None:
         # Not before the command is up.
         if (tmp_path / "pid").exists():
             raise error
-        message.extend(SYSTEM.monotonic() + 0.02)
+        message.extend(SYSTEM.monotonic() + SHORT_LEASE_S)
 
     work.desk.on_touch = lose
     (outcome,) = await work.run()
