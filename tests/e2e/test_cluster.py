@@ -17,6 +17,8 @@ import pytest
 
 from tests.cli.conftest import Shell, make_shell
 from tests.cli.test_examples import example_of
+from walrq.cli.cluster import look
+from walrq.live import members
 from walrq.testing.node import Node
 
 SMALL = ("--", "--max-wal-segment-size", "4MiB", "--log-format", "json")
@@ -58,10 +60,9 @@ class Cluster:
         assert 0 == ran.returncode, (arguments, ran.stderr.decode())
         return ran.stdout.decode()
 
-    def status(self, *arguments: str) -> dict[str, Any]:
-        """`walrq cluster status --json`."""
-        state: dict[str, Any] = json.loads(self.walrq("cluster", "status", "--json", *arguments))
-        return state
+    def status(self) -> dict[str, Any]:
+        """What `walrq cluster status --json` prints, without a process for it."""
+        return members.value(look(self.ready["url"]))
 
     def roles(self) -> dict[str, str]:
         """Each member's role; leaders count as voters."""
@@ -103,7 +104,8 @@ def test_the_example_makes_a_cluster_that_any_node_speaks_for_and_that_is_there_
     """One command, one line when it is ready; SIGTERM stops all of it, and the next start finds every message."""
     words = [*shlex.split(example_of("walrq cluster start"))[2:], "--base-port", "0", *SMALL]
     with started(tmp_path, *words) as cluster:
-        told = [cluster.status("--server", cluster.server(node)) for node in ("n1", "n2", "n3")]
+        asked = ("cluster", "status", "--json", "--server")
+        told = [json.loads(cluster.walrq(*asked, cluster.server(node))) for node in ("n1", "n2", "n3")]
         cluster.walrq("push", "mail", "hello", "--server", cluster.server("n3"))
         status = cluster.stop()
         rest = cluster.process.stdout.read() if cluster.process.stdout else b"?"
@@ -198,13 +200,13 @@ def test_a_killed_node_is_said_the_rest_goes_on_and_a_person_starts_it_again(clu
     with Node(Path(flags["--data-dir"]), listen=flags["--listen"], log=cluster.base / "by-hand.log") as node:
         node.start()
         polled = cluster.walrq("poll", "mail", "--ack", "--server", node.url)
-        members = {each["node"]: each["status"] for each in cluster.status()["members"]}
+        found = {each["node"]: each["status"] for each in cluster.status()["members"]}
         assert 0 == node.stop()
 
     assert line.startswith(f"walrq: {victim} was killed by SIGKILL; n")
     assert ["walrq", "serve"] == command[:2]
     assert "while it is away\n" == polled
-    assert "unreachable" != members[victim]
+    assert "unreachable" != found[victim]
 
 
 def test_the_last_voter_stays(tmp_path: Path) -> None:
