@@ -4,7 +4,8 @@ A file's tests run in one process, one after the other and in their order, becau
 made. Files that take long come first, so that no process is left with one at the end. Two exceptions:
 
 - `APART`: files that take long and whose tests share nothing; each test finds its own process.
-- `TOGETHER`: folders whose files share a fixture that is dear; they run in one process.
+- `TOGETHER`: folders whose files run in one process, because they share a fixture that is dear, or because each test
+  starts several nodes: of two such at once none might have the time to elect a leader.
 
 The tests' ids, and so their seeds, are those of a run in one process. (xdist's own groups are part of the ids.)
 """
@@ -16,19 +17,17 @@ from typing import Any, Final
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-TOGETHER: Final = ("tests/docs/",)
+TOGETHER: Final = ("tests/docs/", "tests/e2e/")
 APART: Final = frozenset[str]()
 # The longest first.
 FIRST: Final = (
+    "tests/e2e/",
     "tests/docs/",
     "tests/spec/test_tlc.py",
     "tests/cli/test_mistakes.py",
-    "tests/e2e/test_cluster.py",
     "tests/cli/test_examples.py",
     "tests/cli/test_messages.py",
     "tests/cli/test_nothing_found.py",
-    "tests/e2e/test_backup.py",
-    "tests/e2e/test_kill.py",
     "tests/test_packaging.py",
 )
 

@@ -46,7 +46,7 @@ def test_a_file_stays_together() -> None:
 
 @pytest.mark.parametrize("name", parallel.TOGETHER)
 def test_a_folder_that_stays_together_is_one_group(name: str) -> None:
-    """Its fixture is dear: two processes would each make one."""
+    """Two processes would each make its fixture, or each start several nodes at once."""
     files = sorted((ROOT / name).glob("test_*.py"))
 
     assert 1 < len(files)
