@@ -1,11 +1,9 @@
 """Which tests share a process when the suite runs in several (`pytest -n 2`, as `make test` does).
 
 A file's tests run in one process, one after the other and in their order, because they share fixtures and what those
-made. Files that take long come first, so that no process is left with one at the end. Two exceptions:
-
-- `APART`: files that take long and whose tests share nothing; each test finds its own process.
-- `TOGETHER`: folders whose files run in one process, because they share a fixture that is dear, or because each test
-  starts several nodes: of two such at once none might have the time to elect a leader.
+made. So do those of the folders in `TOGETHER`, because they share a fixture that is dear, or because each test starts
+several nodes: of two such at once none might have the time to elect a leader. Files that take long come first, so that
+no process is left with one at the end.
 
 The tests' ids, and so their seeds, are those of a run in one process. (xdist's own groups are part of the ids.)
 """
@@ -18,7 +16,6 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 TOGETHER: Final = ("tests/docs/", "tests/e2e/")
-APART: Final = frozenset[str]()
 # The longest first.
 FIRST: Final = (
     "tests/e2e/",
@@ -40,8 +37,6 @@ def file_of(nodeid: str) -> str:
 def group_of(nodeid: str) -> str:
     """What a test shares its process with: every test that has the same group."""
     file = file_of(nodeid)
-    if file in APART:
-        return nodeid
     return next((folder for folder in TOGETHER if file.startswith(folder)), file)
 
 

@@ -53,7 +53,7 @@ def test_a_folder_that_stays_together_is_one_group(name: str) -> None:
     assert {name} == {parallel.group_of(f"{file.relative_to(ROOT)}::test_x") for file in files}
 
 
-@pytest.mark.parametrize("name", [*parallel.TOGETHER, *parallel.APART, *parallel.FIRST])
+@pytest.mark.parametrize("name", [*parallel.TOGETHER, *parallel.FIRST])
 def test_every_name_is_there(name: str) -> None:
     """A file that was renamed would silently lose its place."""
     assert (ROOT / name).exists()
