@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import trio
 
 from tests.daemon.group import Member, cut, group
 from tests.daemon.harness import columns, payloads
@@ -111,13 +110,13 @@ async def test_what_was_appended_is_unknown_and_what_was_only_gathered_did_not_h
         heal = cut(old)
         appended = await client.send(api.Push("q", columns(b"appended")))
         await cluster.until(lambda: old.node.replica.last_index > old.node.replica.commit_index, "the append")
-        with trio.CancelScope():
-            old.node.driver._writing = True
-            gathered = await client.send(api.Push("q", columns(b"gathered")))
-            await cluster.until(lambda: len(old.node.broker._pending) == 2, "the proposal")
-            new = await cluster.leader(other_than=old.name)
-            assert isinstance(await new.ask(api.Push("q", columns(b"new"))), api.Pushed)
-            old.node.driver._writing = False
+        old.node.driver._writing = True
+        gathered = await client.send(api.Push("q", columns(b"gathered")))
+        await cluster.until(lambda: len(old.node.broker._pending) == 2, "the proposal")
+        new = await cluster.leader(other_than=old.name)
+        assert isinstance(await new.ask(api.Push("q", columns(b"new"))), api.Pushed)
+        await cluster.until(lambda: not old.node.replica.is_leader, "the end of the office")
+        old.node.driver._writing = False
         heal()
 
         assert Code.LEADERSHIP_LOST is code_of(await client.answer(appended))

@@ -78,7 +78,7 @@ _LAST_SEND_S: Final = 1.0
 # read that word arrives within a round trip.
 _QUIET_MS: Final = 100
 # A leader that stops waits so long for another one to take office: many times what that takes, and then it goes.
-_HAND_OVER_S: Final = 2.0
+_HAND_OVER_S: Final = 1.0
 # A tool that signals the process and then its group (timeout, some init systems) means one stop, not two.
 _SAME_SIGNAL_MS: Final = 100
 
