@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trustme
 
 from walrq.daemon import peers, supervisor
 from walrq.daemon.config import Config
@@ -127,6 +128,23 @@ def test_clients_are_sent_to_the_host_that_peers_use_when_the_door_is_open_every
     assert "n1:50051" == peers.endpoint_for_clients("0.0.0.0:50051", "n1:7001")
     assert "[fd00::1]:50051" == peers.endpoint_for_clients("[::]:50051", "[fd00::1]:7001")
     assert "10.0.0.1:50051" == peers.endpoint_for_clients("10.0.0.1:50051", "n1:7001")
+
+
+def test_certificates_come_from_the_three_files_or_not_at_all(tmp_path: Path) -> None:
+    """A start whose TLS cannot work says which file it is, before it opens anything."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("n1.example")
+    names = {"peer_tls_cert": "cert.pem", "peer_tls_key": "key.pem", "peer_tls_ca": "ca.pem"}
+    paths = {setting: tmp_path / name for setting, name in names.items()}
+    paths["peer_tls_cert"].write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
+    issued.private_key_pem.write_to_path(paths["peer_tls_key"])
+    given = {setting: str(path) for setting, path in paths.items()}
+    with pytest.raises(ConfigError, match=r"peer_tls_ca .*ca\.pem' cannot be read"):
+        peers.load_tls(Config.load(given))
+    authority.cert_pem.write_to_path(paths["peer_tls_ca"])
+
+    assert None is not peers.load_tls(Config.load(given))
+    assert None is peers.load_tls(Config())
 
 
 @pytest.mark.usefixtures("served_here")

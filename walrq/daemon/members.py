@@ -60,6 +60,8 @@ class Members:
         self._broker = broker
         self._peers = peers
         self._node_id = replica.config.node_id
+        # Where clients reach a node that has no peers to tell it to.
+        self.endpoint: str | None = None
         self._nursery: trio.Nursery | None = None
         self._count = 0
         # Held while a change is on its way to be committed.
@@ -150,7 +152,7 @@ class Members:
         )
 
     def _endpoint_of(self, node: str) -> str | None:
-        return self._peers.endpoint_of(node) if self._peers is not None else None
+        return self._peers.endpoint_of(node) if self._peers is not None else self.endpoint
 
     def _heard_ms(self, node: str, member: dict[str, Any]) -> int | None:
         heard = member["heard_ticks"]

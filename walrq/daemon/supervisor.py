@@ -448,7 +448,7 @@ async def _serve_node(node: Node, sock: socket.socket, wishes: Wishes, greet: Gr
                     )
                     accepting.start_soon(door.run)
                     accepting.start_soon(_reload_on_wish, node, door, wishes)
-                    address = listener.address_of(sock)
+                    node.members.endpoint = address = listener.address_of(sock)
                     # At a terminal the banner says all of it.
                     if greet is not None or not sys.stderr.isatty():
                         _log_ready(node, address)
