@@ -23,7 +23,8 @@ unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 PY := $(VENV)/bin/python
 # What is imported gets compiled then: no need to compile all of it now.
-PIP_INSTALL := $(PY) -m pip install --quiet --no-compile --disable-pip-version-check
+# Errors only: what the build tools warn of is nothing that a newcomer could change.
+PIP_INSTALL := $(PY) -m pip install --quiet --quiet --no-compile --disable-pip-version-check
 # pip's editable install is an import hook that is asked last. A script beside a clone called walrq would find that
 # folder first, as an empty namespace; a real entry of sys.path wins over it.
 ON_PATH := $(PY) -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "walrq_checkout.pth").write_text(str(pathlib.Path.cwd()) + "\n")'
@@ -31,12 +32,14 @@ ON_PATH := $(PY) -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path(
 help:
 	@sed -n -e 's/^#   \(make .*\)/\1/p' -e 's/^# \(ARGS is .*\)/\1/p' Makefile
 
-# A candidate must run (a version manager's shim may not) and be able to make a virtual environment.
+# A candidate must run (a version manager's shim may not) and be able to make a virtual environment. The pip that old
+# Pythons bring takes twice as long to read an index.
 $(PY):
 	@for p in python3.13 python3.12 python3.11 python3; do \
 	  "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || continue; \
 	  "$$p" -c 'import ensurepip, venv' >/dev/null 2>&1 || { no_venv=$$p; continue; }; \
-	  echo "making $(VENV) with $$p"; rm -rf $(VENV); exec "$$p" -m venv $(VENV); \
+	  echo "making $(VENV) with $$p"; rm -rf $(VENV); "$$p" -m venv $(VENV) || exit; \
+	  $(PIP_INSTALL) --upgrade 'pip>=25' || echo "walrq: going on with the pip of $$p" >&2; exit 0; \
 	done; \
 	if [ -n "$$no_venv" ]; then echo "walrq: $$no_venv has no venv module: install it (Debian: apt-get install python3-venv)" >&2; \
 	else echo "walrq: Python 3.11 or newer is needed and none was found on PATH" >&2; fi; exit 1
