@@ -5,7 +5,7 @@ Parts, each usable alone:
 - `history`: the record. One JSON line per invocation and per completion, and one per fault.
 - `checker` with `world` and `invariants`: reads a history once, in order, and says which promises it breaks.
 - `soak`: real daemons, real clients, kill -9; writes a history and hands it to the checker.
-- `cluster` with `links`: the same for several nodes whose leader is killed and whose links are cut.
+- `cluster`: the same for several nodes whose leader is killed and whose links are cut.
 
 A failing run prints its seed; the same seed gives the same schedule of faults and the same data.
 

@@ -30,11 +30,11 @@ from typing import Any, Final
 import attrs
 import trio
 
+from walrq.testing.links import Links
 from walrq.testing.node import NodeFailed
 from walrq.testing.nodes import Nodes
 
 from . import checker, history
-from .links import Links
 from .soak import MARKS, middle, revision
 from .workload import Plan, State, Worker, drain, produce
 

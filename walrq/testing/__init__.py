@@ -14,6 +14,8 @@ Below them:
     wire        the network between the server and its clients
 
 For walrq itself:
+    node, nodes a real daemon as a child process; several of them that make one cluster
+    links       the network between such nodes: a proxy per node, a gate per direction
     disk        SimDisk: loses, tears and reorders what was not synced; fails, fills up
     model       the oracle of the queue state machine
     cluster     the command line of `walrq.simulator`: `python -m walrq.testing.cluster --seed N`

@@ -11,6 +11,7 @@ it did not exercise what it should: a mark that no seed reached, a share of seed
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import sys
@@ -31,6 +32,8 @@ from walrq.simulator.options import CLUSTER_MARKS, EVENTS_MIN, MARKS, REQUESTS_M
 CHUNK_SEEDS: Final = 50
 # Whatever comes out of a seed is a finding: what is broken, or what broke on the way there.
 FINDINGS: Final = (AssertionError, WalrqError, LookupError, OSError, RuntimeError, TypeError, ValueError)
+# So many worlds are in memory before they are thrown away.
+COLLECT_SEEDS: Final = 10
 # Shares of fewer seeds than this are chance.
 SHARES_FROM_SEEDS: Final = 50
 
@@ -102,15 +105,24 @@ class Total:
 def run_part(seeds: Sequence[int], options: Options, keep_going: bool) -> Total:
     """Some seeds, one after the other, until one breaks a promise."""
     total = Total()
-    for seed in seeds:
-        try:
-            total.add(run_seed(seed, options))
-        except FINDINGS as error:
-            total.seeds += 1
-            text = f"{type(error).__name__}: {error}".splitlines()[0]
-            total.failures.append((seed, text))
-            if not keep_going:
-                break
+    collecting = gc.isenabled()
+    # A world is one knot of objects, and nothing of it can be freed before its end.
+    gc.disable()
+    try:
+        for seed in seeds:
+            try:
+                total.add(run_seed(seed, options))
+            except FINDINGS as error:
+                total.seeds += 1
+                text = f"{type(error).__name__}: {error}".splitlines()[0]
+                total.failures.append((seed, text))
+                if not keep_going:
+                    break
+            if total.seeds % COLLECT_SEEDS == 0:
+                gc.collect()
+    finally:
+        if collecting:
+            gc.enable()
     return total
 
 

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 
-from chaos.links import Links
 from tests.requirements import require
 from walrq.local.layout import prepare
+from walrq.testing.links import Links
 
 pytestmark = pytest.mark.trio
 HELD_S = 0.02

@@ -11,8 +11,10 @@ Never: reads or changes what passes.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 
 import attrs
@@ -100,6 +102,37 @@ class Links:
                 nursery.start_soon(trio.serve_listeners, _handler(self, node), listeners)
             task_status.started()
 
+    @contextlib.contextmanager
+    def in_thread(self) -> Iterator[Links]:
+        """Pass on what is said until the block ends, for callers that block. They may slow gates, not close them."""
+        began = threading.Event()
+        stop: list[Callable[[], object]] = []
+
+        async def run() -> None:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self.run)
+                token = trio.lowlevel.current_trio_token()
+                stop.append(lambda: token.run_sync_soon(nursery.cancel_scope.cancel))
+                began.set()
+
+        def outer() -> None:
+            try:
+                trio.run(run)
+            finally:
+                began.set()
+
+        thread = threading.Thread(target=outer)
+        thread.start()
+        began.wait()
+        try:
+            if not stop:
+                raise RuntimeError("the links could not be opened")
+            yield self
+        finally:
+            for end in stop:
+                end()
+            thread.join()
+
     async def _serve(self, target: str, dialled: trio.SocketStream) -> None:
         """One connection to `target`."""
         proxy, real = self.doors[target]
@@ -129,7 +162,7 @@ class Links:
                     back._scopes.discard(scope)
 
 
-def _handler(links: Links, node: str) -> Callable[[trio.SocketStream], object]:
+def _handler(links: Links, node: str) -> Callable[[trio.SocketStream], Awaitable[None]]:
     async def serve(stream: trio.SocketStream) -> None:
         await links._serve(node, stream)
 
