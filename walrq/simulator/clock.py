@@ -38,10 +38,14 @@ class NodeClock:
     def jump(self, now_us: int) -> int:
         """The wall clock is set; by how many ms."""
         step_ms = self._draw.choice((-HOUR_MS, HOUR_MS, -4_000, 4_000, -100, 100))
+        self.set(now_us, step_ms)
+        return step_ms
+
+    def set(self, now_us: int, step_ms: int) -> None:
+        """The wall clock is set by so much."""
         self._wall_offset_ms += step_ms
         self._settings = [*self._settings[-8:], (now_us, self._wall_offset_ms)]
         self._read_at = -1
-        return step_ms
 
     def read(self, now_us: int) -> Reading:
         """What both clocks show."""

@@ -36,8 +36,8 @@ ELECTION_US_MAX: Final = 30 * (TIMING.election + TIMING.spread) * TICK_US
 VOTE_US_MAX: Final = 4 * (TIMING.election + TIMING.spread) * TICK_US
 CONVERGE_US_MAX: Final = 20 * 1000 * MS
 # Of a node that is alone, and of several: a seed of either does about the same work.
-LOAD_MS: Final = (1_500, 500)
-FAULT_MS: Final = (130, 70)
+LOAD_MS: Final = (1_500, 420)
+FAULT_MS: Final = (130, 60)
 CHECK_EVERY: Final = (20, 60)
 
 
@@ -90,7 +90,7 @@ class Cluster:
         if among:
             # Long enough to outlive an office, short enough that nobody waits long for it at the end.
             for process in self.processes:
-                process.visibilities_ms = (20, 60, 150, 400)
+                process.visibilities_ms = (20, 120, 400, 400)
         self.say(f"seed {seed}, {count} nodes, fsync {self._fsync}, mostly {self.nemesis.focus}")
 
     def _add(self, name: str, first: Configuration | None) -> Node:
@@ -178,7 +178,7 @@ class Cluster:
         if request.session is not None:
             self.history.ledger.sent_us.setdefault((request.session, request.sequence), request.sent_us)
         copies = 1
-        if request.session is not None and self._network_draw.random() < 0.04:
+        if self.options.faults and request.session is not None and self._network_draw.random() < 0.04:
             self.mark("request arrived twice")
             copies = 2
             request.copies += 1
@@ -199,7 +199,7 @@ class Cluster:
 
     def reply(self, node: Node, request: Request, result: effects.Result) -> None:
         """An answer on its way; it names bodies that must be readable now."""
-        if self._network_draw.random() < 0.05:
+        if self.options.faults and self._network_draw.random() < 0.05:
             self.mark("reply lost")
             return
         if isinstance(result, effects.Granted):
@@ -231,7 +231,7 @@ class Cluster:
             self.at(self._network_draw.randrange(20 * MS), process.wake)
         if self.options.faults:
             self.nemesis.next()
-        self._run_until(lambda: self.now_us >= self.load_until_us)
+        self.run_until(lambda: self.now_us >= self.load_until_us)
         if not self._calm():
             self.mark("hopeless")
             return self._report()
@@ -284,10 +284,11 @@ class Cluster:
 
     def _settle_down(self, done: Callable[[], bool], why: str) -> None:
         until_us = self.now_us + DRAIN_US_MAX
-        self._run_until(lambda: done() or self.now_us > until_us)
+        self.run_until(lambda: done() or self.now_us > until_us)
         promise("Drains", done(), why, list(self.history.ledger.stories.values())[:5])
 
-    def _run_until(self, done: Callable[[], bool]) -> None:
+    def run_until(self, done: Callable[[], bool]) -> None:
+        """Let things happen until then, or until nothing is left to happen."""
         heap = self._heap
         while heap and not done():
             self.now_us, _, action = heapq.heappop(heap)
@@ -323,6 +324,12 @@ class Cluster:
 
         False: there is no core.
         """
+        for node in list(self.nodes.values()):
+            # A start may find that the last power loss left a tail that it cannot vouch for.
+            node.restless = False
+            if not node.is_up:
+                node.hardware.calm()
+                node.start()
         core = self.core()
         if not core:
             return False
@@ -366,7 +373,7 @@ class Cluster:
             replicas = [self.nodes[name].replica for name in self._core]
             return all(replica is not None and replica.leader == leader.name for replica in replicas)
 
-        self._run_until(lambda: elected() or self.now_us > until_us)
+        self.run_until(lambda: elected() or self.now_us > until_us)
         promise("Drains", elected(), "a healed majority elected nobody", sorted(self._core))
 
     def _converge(self) -> None:
@@ -394,7 +401,7 @@ class Cluster:
             )
 
         until_us = self.now_us + CONVERGE_US_MAX
-        self._run_until(lambda: converged() or self.now_us > until_us)
+        self.run_until(lambda: converged() or self.now_us > until_us)
         stand = {n.name: (n.replica.applied_index, n.replica.status.value) for n in members() if n.replica is not None}
         promise("Drains", converged(), "nodes do not come to the same index", self.history.index, stand)
         for node in members():

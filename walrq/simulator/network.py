@@ -25,12 +25,14 @@ class Weather:
 
     Attributes:
         drop, double, late: shares of messages lost, sent twice, and delayed by up to `late_ms`.
+        foreign: share of messages that another cluster says too.
     """
 
     drop: float = 0.0
     double: float = 0.0
     late: float = 0.0
     late_ms: int = 60
+    foreign: float = 0.0
 
     @classmethod
     def drawn(cls, draw: random.Random) -> Weather:
@@ -40,6 +42,7 @@ class Weather:
             double=draw.choice((0.0, 0.0, 0.03, 0.15)),
             late=draw.choice((0.0, 0.0, 0.01, 0.06)),
             late_ms=draw.choice((10, 60, 300)),
+            foreign=0.003,
         )
 
 
@@ -103,7 +106,7 @@ class SimNetwork:
         if weather.double and random_() < weather.double:
             self._world.mark("message doubled")
             copies = 2
-        if random_() < 0.003:
+        if weather.foreign and random_() < weather.foreign:
             # Somebody else's cluster, with a node of the same name, and later terms.
             self._world.mark("message of another cluster")
             self.foreign(message)
