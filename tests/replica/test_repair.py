@@ -117,6 +117,27 @@ def test_a_member_whose_log_is_gone_never_takes_itself_for_a_cluster(group: Grou
     assert leader.replica.machine.queues["q"].ready == 6
 
 
+def test_a_member_whose_first_entry_is_damaged_does_not_take_itself_for_a_cluster(group: Group) -> None:
+    """The list of its group stood there; other lists behind it can be read."""
+    leader = group.leader()
+    others = group.others(leader)
+    leader.stop()
+    leader.disk.zero(newest_segment(leader), RECORDS_START, RECORDS_START + 60)
+    for other in others:
+        other.stop()
+    leader.configuration = None
+    leader.start()
+    group.ticks(40)
+    assert not leader.replica.is_leader and leader.replica.status is Status.RECOVERING
+
+    for other in others:
+        other.start()
+    group.connect()
+    group.converge(60)
+    assert leader.replica.status is Status.NORMAL
+    assert leader.replica.machine.queues["q"].ready == 6
+
+
 def test_a_single_node_serves_what_is_left() -> None:
     """Nobody else has what it lost."""
     group = Group(("a",))

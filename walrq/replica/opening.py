@@ -114,6 +114,9 @@ def look(storage: Storage, config: ReplicaConfig) -> Found:
             found.damaged = True
             found.claimed = storage.repair_claim
             storage.drop_untrusted()
+            if only(config.node_id, first):
+                # Who else belongs to the group stood in what was lost: a leader will tell.
+                found.configurations = [(found.snapshot_index, Configuration())]
     _read_log(storage, config, found)
     found.hard_state = _term_and_vote(storage, config, found, hard)
     found.machine.take_effects()
@@ -126,9 +129,10 @@ def _first_configuration(storage: Storage, config: ReplicaConfig, snapshot: Snap
         return Configuration.decode(snapshot.meta)
     alone = Configuration({config.node_id: Member(config.node_id, config.address, storage.disk_uuid)})
     hard = storage.hard_state
-    if storage.needs_repair and snapshot is None and not storage.last_index:
-        # It had a log, and may have had company.
-        return Configuration()
+    if storage.needs_repair and storage.is_member and snapshot is None and not storage.last_index:
+        # It had a log, and may have had company, unless it never got beyond its own first term.
+        if hard is None or hard.term > FIRST_TERM or hard.vote != config.node_id:
+            return Configuration()
     if snapshot is not None or storage.last_index:
         if hard is None or hard.vote == config.node_id or snapshot is not None:
             return alone
@@ -156,18 +160,23 @@ def _first_configuration(storage: Storage, config: ReplicaConfig, snapshot: Snap
 def _was_alone(storage: Storage, config: ReplicaConfig, first: Configuration) -> bool:
     """Whether nobody else can have what this node lost.
 
-    It takes what is left of the log at its word only while its vote is its own: a group that it was in elected others.
+    Only if its vote is its own, the last list before the loss names no other voter, and none that can still be read
+    behind it does.
     """
-    current = first
+    hard = storage.hard_state
+    if hard is not None and hard.vote != config.node_id:
+        return False
     untrusted = storage.recovered.untrusted_from
     snapshot = storage.recovered.snapshot
+    current = first
     for record in storage.entries((snapshot.index if snapshot is not None else 0) + 1):
-        if untrusted is not None and record.index >= untrusted:
-            break
         if record.kind == Kind.CONFIGURATION:
-            current = Configuration.decode(record.body)
-    hard = storage.hard_state
-    return only(config.node_id, current) and (hard is None or hard.vote == config.node_id)
+            found = Configuration.decode(record.body)
+            if untrusted is None or record.index < untrusted:
+                current = found
+            elif not only(config.node_id, found):
+                return False
+    return only(config.node_id, current)
 
 
 def _enter(storage: Storage, config: ReplicaConfig, *, term: int) -> None:

@@ -338,6 +338,11 @@ class Storage:
         self._wal.truncate_suffix(from_index)
 
     @property
+    def is_member(self) -> bool:
+        """Whether other nodes are said to have what this one may lose (`StorageConfig.member`)."""
+        return self._config.member
+
+    @property
     def needs_repair(self) -> bool:
         """Entries that were acknowledged may be lost, since this start or an earlier one, until `repaired`.
 
