@@ -137,7 +137,7 @@ async def _phases(chaos: _Run, plan: Plan, arguments: argparse.Namespace) -> boo
                 clients.start_soon(produce, plan, state, number)
             for number in range(arguments.workers):
                 clients.start_soon(Worker(plan, state, number).run)
-            state.writer.nemesis("phase", {"name": "faults"})
+            state.writer.nemesis("phase", {"name": "faults", "nodes": len(nodes.nodes)})
             begun = time.monotonic()
             well = await _windows(chaos)
             chaos.faults_s, chaos.pushed = time.monotonic() - begun, state.pushed

@@ -194,6 +194,7 @@ class World:
         self.max_fence: Fence = NO_FENCE
         self.watermark: Fence = NO_FENCE
         self.disturbances = 0
+        self.nodes = 1
         self.outages = 0  # disturbances after which clients may find themselves without their node
         self.drained = False
         self.lost_polls: collections.Counter[str] = collections.Counter()
@@ -281,7 +282,9 @@ class World:
         self.counts[f"nemesis {event.op}"] += 1
         if event.op == "drained":
             self.drained = True
-        elif event.op != "phase":
+        elif event.op == "phase":
+            self.nodes = event.body.get("nodes", self.nodes)
+        else:
             self.disturbances += 1
             self.outages += event.op in OUTAGES
 

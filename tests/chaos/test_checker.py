@@ -532,6 +532,20 @@ def test_a_failed_message_that_skips_its_back_off_is_found() -> None:
     assert {"DelayNotEarly"} == broken(story.verdict())
 
 
+@pytest.mark.parametrize(("waited_ms", "verdict"), [(905, set()), (880, {"DelayNotEarly"})])
+def test_in_a_cluster_a_delay_is_as_exact_as_its_clock(waited_ms: int, verdict: set[str]) -> None:
+    """Its wall clock is slewed by 10% at most toward the median of its nodes; on one node the same is an error."""
+    cluster, alone = Story(), Story()
+    cluster.writer.nemesis("phase", {"name": "faults", "nodes": 3})
+    for story in (cluster, alone):
+        story.push([1], delay_ms=1_000)
+        story.wait(waited_ms)
+        story.poll([1])
+
+    assert verdict == broken(cluster.verdict())
+    assert {"DelayNotEarly"} == broken(alone.verdict())
+
+
 def test_a_delayed_message_on_time_is_fine() -> None:
     """And it stands outside the order of the others."""
     story = Story()
