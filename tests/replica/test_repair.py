@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from tests.replica.group import Group, Node, push
 from walrq.raft.roles import Status
 from walrq.storage.segment import RECORDS_START
+from walrq.testing.disk import PowerOff, SimDisk
 
 
 @pytest.fixture
@@ -150,6 +153,32 @@ def test_a_single_node_serves_what_is_left() -> None:
 
     assert alone.replica.is_leader and not alone.storage.needs_repair
     assert 0 < alone.replica.machine.queues["q"].ready < 6
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_power_loss_in_the_first_start_of_a_cluster_leaves_a_cluster(seed: int) -> None:
+    """Whatever of it was written, by whom."""
+    rng = random.Random(seed)
+    group = Group()
+    for node in group.alive:
+        node.stop()
+    for number, name in enumerate(group.nodes):
+        node = group.nodes[name]
+        node.disk = SimDisk(seed=seed * 10 + number)
+        node.disk.power_off_at = rng.randrange(1, 40)
+        try:
+            node.start()
+            node.disk.power_off_at = None
+        except PowerOff:
+            pass
+        node.crash(seed + number)
+        node.disk.clear_faults()
+    for node in group.nodes.values():
+        node.start()
+    group.connect()
+    leader = group.leader()
+    leader.do(push(b"m"))
+    group.converge()
 
 
 def weak(node: Node) -> None:

@@ -23,6 +23,7 @@ class Batch:
         stamp, commands, tickets: of the entry that was packed from proposals, the last of `records`; `tickets` belong
             to `commands`, position by position; 0 has no waiter. Empty when nothing was packed.
         repaired: what this node had lost is here again, to be noted first.
+        group: others vote as well, or will: to be stored with term and vote.
         alone: nobody else was sent any of it, so a full disk may refuse it.
     """
 
@@ -31,6 +32,7 @@ class Batch:
     stamp: Stamp
     commands: list[Tagged]
     tickets: list[int]
+    group: bool = False
     alone: bool = True
     repaired: bool = False
     refused: bool = False

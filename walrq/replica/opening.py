@@ -4,8 +4,8 @@ Nothing but the log and the snapshot says who the members are. Only a first star
 
     nothing stored yet   the list of a new cluster becomes the first entry (index 1, term 1, the same bytes on every
                          member); or this node is alone; or it joins and waits
-    no list stored       of a log that this node began alone: it voted for itself. Any other such log was sent by a
-                         leader whose list has not come yet: the node still joins.
+    no list stored       the mark beside term and vote says whether this node was alone; if not, it waits for a leader,
+                         who sends the list with the log
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def look(storage: Storage, config: ReplicaConfig) -> Found:
     found.configurations.append((found.snapshot_index, first))
     found.cluster_id = hard.cluster_id if hard is not None else config.cluster_id
     if storage.needs_repair:
-        if _was_alone(storage, config, first):
-            # What it has is all there is.
+        if _is_fresh(hard) or _was_alone(storage, config, first):
+            # Nothing was acknowledged yet; or what it has is all there is.
             storage.repaired()
         else:
             found.damaged = True
@@ -129,19 +129,16 @@ def _first_configuration(storage: Storage, config: ReplicaConfig, snapshot: Snap
         return Configuration.decode(snapshot.meta)
     alone = Configuration({config.node_id: Member(config.node_id, config.address, storage.disk_uuid)})
     hard = storage.hard_state
-    if storage.needs_repair and storage.is_member and snapshot is None and not storage.last_index:
-        # It had a log, and may have had company, unless it never got beyond its own first term.
-        if hard is None or hard.term > FIRST_TERM or hard.vote != config.node_id:
-            return Configuration()
-    if snapshot is not None or storage.last_index:
-        if hard is None or hard.vote == config.node_id or snapshot is not None:
+    if hard is not None or snapshot is not None or storage.last_index:
+        # No list is known, so it is of a node that began alone, or of one whose list did not come yet, or was lost.
+        if hard is None or not hard.group:
             return alone
-        return Configuration()
-    if hard is not None and hard.vote == config.node_id:
-        return alone
+        lost = storage.needs_repair and not _is_fresh(hard)
+        if storage.last_index or lost or config.configuration is None:
+            return Configuration()
     wanted = config.configuration
     if wanted is None:
-        return alone if hard is None else Configuration()
+        return alone
     if not wanted.nodes:
         _enter(storage, config, term=0)
         return wanted
@@ -157,14 +154,19 @@ def _first_configuration(storage: Storage, config: ReplicaConfig, snapshot: Snap
     return wanted
 
 
+def _is_fresh(hard: stored.HardState | None) -> bool:
+    """Whether this node has neither voted nor followed anybody: a leader's term is higher than the first one."""
+    return hard is not None and hard.group and hard.term <= FIRST_TERM and hard.vote is None
+
+
 def _was_alone(storage: Storage, config: ReplicaConfig, first: Configuration) -> bool:
     """Whether nobody else can have what this node lost.
 
-    Only if its vote is its own, the last list before the loss names no other voter, and none that can still be read
-    behind it does.
+    Only if it was alone when it last wrote that down, the last list before the loss names no other voter, and none that
+    can still be read behind it does.
     """
     hard = storage.hard_state
-    if hard is not None and hard.vote != config.node_id:
+    if hard is not None and hard.group:
         return False
     untrusted = storage.recovered.untrusted_from
     snapshot = storage.recovered.snapshot
@@ -190,6 +192,7 @@ def _enter(storage: Storage, config: ReplicaConfig, *, term: int) -> None:
                 node_id=config.node_id,
                 cluster_id=config.cluster_id,
                 disk_uuid=known.disk_uuid if known is not None else config.disk_uuid,
+                group=True,
             )
         )
 

@@ -23,7 +23,7 @@ from walrq.replica.config import ReplicaConfig
 from walrq.replica.images import Images, encode_point, root_of
 from walrq.replica.jobs import Job, Loaded
 from walrq.replica.office import Times
-from walrq.replica.opening import Found
+from walrq.replica.opening import Found, only
 from walrq.replica.transfer import Receiving, Sending
 from walrq.storage import hard_state as stored
 from walrq.storage.findings import Finding, Verdict
@@ -79,6 +79,7 @@ class Seam:
         self._noted = self._raft.last_index
         self._configuration = self._raft.membership.current
         self._alone = self._configuration.nodes == (config.node_id,)
+        self._in_group = not only(config.node_id, self._configuration)
         self._office_changed = False
         self._members_changed = False
         # --- time
@@ -227,7 +228,9 @@ class Seam:
             return None
         assert self._persisting is None, "one persist at a time"
         ready = raft.take_ready()
-        batch = Batch(ready, self._records(ready), NO_STAMP, [], [], alone=False, repaired=self._repaired_due)
+        batch = Batch(
+            ready, self._records(ready), NO_STAMP, [], [], self._in_group, alone=False, repaired=self._repaired_due
+        )
         self._repaired_due = False
         self._persisting = batch
         return batch
@@ -262,7 +265,7 @@ class Seam:
             records = [Record(index, term, kind, body)]
         else:
             records = [*self._records(ready, index), Record(index, term, kind, body)]
-        self._persisting = batch = Batch(ready, records, stamp, commands, tickets, alone)
+        self._persisting = batch = Batch(ready, records, stamp, commands, tickets, self._in_group, alone)
         return batch
 
     def _records(self, ready: Ready, before: int | None = None) -> list[Record]:
@@ -286,15 +289,18 @@ class Seam:
             self._storage.repaired()
         ready = batch.ready
         state = ready.hard_state
-        if state is not None:
-            known = self._storage.hard_state
+        known = self._storage.hard_state
+        if state is not None or known is None or known.group != batch.group:
+            # Before any entry that makes it so is stored.
+            latest = state if state is not None or known is None else known
             self._storage.set_hard_state(
                 stored.HardState(
-                    term=state.term,
-                    vote=state.vote,
+                    term=latest.term if latest is not None else 0,
+                    vote=latest.vote if latest is not None else None,
                     node_id=self.config.node_id,
                     cluster_id=known.cluster_id if known is not None else self._raft.cluster,
                     disk_uuid=known.disk_uuid if known is not None else self.config.disk_uuid,
+                    group=batch.group,
                 )
             )
         if ready.cut_from is not None:
@@ -469,6 +475,7 @@ class Seam:
         if raft.membership.current is not self._configuration:
             self._configuration = configuration = raft.membership.current
             self._alone = configuration.nodes == (self.config.node_id,)
+            self._in_group = not only(self.config.node_id, configuration)
             self._times.keep(configuration.voters)
             self._members_changed = True
 

@@ -40,6 +40,7 @@ class HardState:
         vote: node voted for in that term; None: nobody.
         node_id, cluster_id: names given at the first start.
         disk_uuid: the disk this node's name is bound to.
+        group: others vote as well, or this node waits to be taken in by them.
     """
 
     term: int
@@ -47,6 +48,7 @@ class HardState:
     node_id: str
     cluster_id: str
     disk_uuid: bytes
+    group: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -130,9 +132,17 @@ class HardStateFile:
             self._disk.fsync_directory(self._data_dir)
 
 
+def _plain(state: HardState) -> dict[str, Any]:
+    fields = attrs.asdict(state)
+    if not state.group:
+        # As it was before there were groups.
+        del fields["group"]
+    return fields
+
+
 def _encode(sequence: int, state: HardState | None, marks: Marks) -> bytes:
     fields: dict[str, Any] = {
-        "state": None if state is None else attrs.asdict(state),
+        "state": None if state is None else _plain(state),
         "clean": marks.clean,
         "boot_id": marks.boot_id,
     }
