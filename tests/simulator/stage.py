@@ -3,9 +3,9 @@
     python -m tests.simulator.stage FILE ...             play, and show where it differs
     python -m tests.simulator.stage --rewrite FILE ...   put what it prints now in place of what it printed then
 
-A file is a list of blocks, separated by empty lines. A block is a comment (`# ...`), or command lines, a line `----`, and
-the expected output: what happened meanwhile, then what was asked for. Time is simulated; a command takes as long as it
-says, or none. All promises of the simulator are checked all along.
+A file is a list of blocks, separated by empty lines. A block is a comment (`# ...`), or command lines, a line `----`,
+and the expected output: what happened meanwhile, then what was asked for. Time is simulated. All promises of the
+simulator are checked all along.
 
     nodes 3                      the group n1 n2 n3, with empty disks
     elect n1                     it stands as if the leader had told it to, until it leads and is followed

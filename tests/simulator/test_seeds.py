@@ -14,8 +14,8 @@ SEEDS = 300
 def test_no_seed_breaks_a_promise(session_seed: int) -> None:
     """Seeds follow from the run's own (WALRQ_SEED); `make soak` runs many more.
 
-    Shares of clusters with a change of the leader, a snapshot sent to a follower and a lease that outlives an office, and
-    the least events and requests of a seed, are owed as well.
+    Shares of clusters with a change of the leader, a snapshot sent to a follower and a lease that outlives an office,
+    and the least events and requests of a seed, are owed as well.
     """
     first = session_seed % 1_000_000
     total, rate = cluster.run_batch(range(first, first + SEEDS), DEFAULTS, keep_going=True)

@@ -149,6 +149,7 @@ def test_a_planted_mistake_is_found(
             run_seed(number, Options(nodes=1, fsync="always"))
         except (Broken, AssertionError, LookupError) as error:
             print(f"seed {number}: {error}")
-            assert f"replay with: python -m walrq.testing.cluster --seed {number}" in error.__notes__
+            command = f"replay with: python -m walrq.testing.cluster --seed {number} --nodes 1 --fsync always"
+            assert command in error.__notes__
             return
     pytest.fail("forty seeds did not notice")

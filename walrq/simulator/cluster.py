@@ -232,9 +232,7 @@ class Cluster:
         if self.options.faults:
             self.nemesis.next()
         self.run_until(lambda: self.now_us >= self.load_until_us)
-        if not self._calm():
-            self.mark("hopeless")
-            return self._report()
+        self._calm()
         self._elect()
         if self.options.load_ms is None:
             # Those who had nobody to speak to so far are heard now.
@@ -247,9 +245,6 @@ class Cluster:
         self._converge()
         for node in self.nodes.values():
             node.stop()
-        return self._report()
-
-    def _report(self) -> Report:
         return Report(
             self.seed,
             self._first_count,
@@ -301,7 +296,7 @@ class Cluster:
         """Nodes whose being well must be enough: a majority of every group that anybody believes in, all intact.
 
         None when too many have a tail that they may have acknowledged and cannot read, which takes a power loss of
-        several in the middle of a write: the nemesis does not strike intact majorities on purpose.
+        several in the middle of a write: then all have to be asked.
         """
         draw = self.draw("core")
         names = sorted(name for name, node in self.nodes.items() if node.is_intact)
@@ -319,10 +314,8 @@ class Cluster:
                 core.remove(name)
         return core
 
-    def _calm(self) -> bool:
+    def _calm(self) -> None:
         """The core is healed; the others are cut off one way or both, their disks stuck, or down, and stay so.
-
-        False: there is no core.
         """
         for node in list(self.nodes.values()):
             # A start may find that the last power loss left a tail that it cannot vouch for.
@@ -331,8 +324,10 @@ class Cluster:
                 node.hardware.calm()
                 node.start()
         core = self.core()
+        self.is_minimal = bool(core)
         if not core:
-            return False
+            self.mark("everybody is needed")
+            core = {name for name, node in self.nodes.items() if not node.gone}
         draw = self.draw("calm")
         self.network.heal()
         self.network.weather = Weather()
@@ -359,8 +354,6 @@ class Cluster:
         if way != "none":
             self.network.cut(others, inbound=way != "out", outbound=way != "in")
         self._core = core
-        self.is_minimal = True
-        return True
 
     def _elect(self) -> None:
         """Drains, its first half: somebody leads, and the core follows, within a bound."""
@@ -370,7 +363,8 @@ class Cluster:
             leader = self.leader
             if leader is None or leader.replica is None or not leader.replica.accepts:
                 return False
-            replicas = [self.nodes[name].replica for name in self._core]
+            # Who was removed is not told so by anybody.
+            replicas = [self.nodes[name].replica for name in self._core if name in leader.configuration.nodes]
             return all(replica is not None and replica.leader == leader.name for replica in replicas)
 
         self.run_until(lambda: elected() or self.now_us > until_us)

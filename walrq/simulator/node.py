@@ -199,6 +199,7 @@ class Node:
             reserve_segments=1,
             reserve_snapshot_bytes=8 * 1024,
             pool_segments_max=3,
+            member=self._first is not None,
         )
 
     def _replica_config(self) -> ReplicaConfig:
