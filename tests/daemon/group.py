@@ -18,7 +18,7 @@ import trio
 
 from tests.daemon.harness import Client, World
 from walrq import api
-from walrq.daemon import listener, members, peers
+from walrq.daemon import listener, members, peers, reactor
 from walrq.daemon.config import Config
 from walrq.daemon.supervisor import Node, make_front, open_node, start_core
 from walrq.errors import Code
@@ -189,6 +189,8 @@ async def group(names: str, monkeypatch: pytest.MonkeyPatch, **settings: Any) ->
     """A cluster of the named nodes, all of them started; ended when the block ends."""
     for module in (peers, members):
         monkeypatch.setattr(module, "TICK_MS", TICK_MS)
+    # All nodes share one thread: none may wait in it.
+    monkeypatch.setattr(reactor, "_LINGER_S", 0.0)
     settings.setdefault("max_wal_segment_size", SEGMENT_BYTES_MIN)
     with trio.fail_after(3 * PATIENCE_S):
         async with trio.open_nursery() as nursery:

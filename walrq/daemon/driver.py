@@ -94,13 +94,8 @@ class Driver:
         self._broker = broker
         self._send = send
 
-    @property
-    def has_peers(self) -> bool:
-        """Whether messages come and go."""
-        return self._send is not None
-
     def receive(self, message: Message) -> None:
-        """A peer's message.
+        """A peer's message. While proposals gather, what follows from it waits for `go` as they do.
 
         Raises:
             RemoteProtocolError: it contradicts what no correct peer contradicts.
@@ -108,7 +103,10 @@ class Driver:
         try:
             self._replica.receive(message, self._clock.read())
         finally:
-            self.pump()
+            if self._held:
+                self._nudged = True
+            else:
+                self.pump()
 
     def tick(self) -> None:
         """A tick passed."""

@@ -216,6 +216,7 @@ class Peers:
 
     def __init__(self, setting: Setting, replica: Replica, driver: Driver, broker: Broker) -> None:
         self.address = setting.address
+        self.has_tls = setting.tls is not None
         self._endpoints = setting.endpoints
         self._replica = replica
         self._driver = driver

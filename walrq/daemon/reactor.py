@@ -41,8 +41,8 @@ _EVENTS_PER_TURN_MAX: Final = 512
 _SWEEP_S: Final = 1.0
 # A busy node stays with its own epoll, up to the first number of milliseconds, and waits there for the next event
 # up to the second number of seconds: answers to a reply, and the disk, come sooner than that. A round of Trio's loop
-# costs as much as a small request; everybody else's tasks wait this long at most. With peers it does not wait: what it
-# waits for comes by others' tasks.
+# costs as much as a small request; everybody else's tasks wait this long at most. Links with TLS are read by tasks, so
+# with those it does not wait.
 _STAY_MS: Final = 2
 _LINGER_S: Final = 0.001
 _LINGER_MS: Final = 1_000
@@ -78,8 +78,13 @@ class Reactor:
         welcome: Callable[[Hello], Welcome | api.Failed],
         driver: Driver,
         mesh: Mesh | None = None,
+        lingers: bool = True,
     ) -> None:
-        """`mesh`: the links to other nodes, whose answers must not wait for this loop to come round to Trio."""
+        """
+        Args:
+            mesh: the links to other nodes, whose answers must not wait for this loop to come round to Trio.
+            lingers: wait for a moment for what comes next; not where others' tasks bring it.
+        """
         self._broker = broker
         self._clock = clock
         self._welcome = welcome
@@ -87,6 +92,7 @@ class Reactor:
         # The persist thread's, while there is one to hear it.
         self._bell = -1
         self._mesh = mesh
+        self._linger_s = _LINGER_S if lingers else 0.0
         # That of all incoming links, while they are read here.
         self._links = -1
         self._epoll = select.epoll()
@@ -159,7 +165,7 @@ class Reactor:
                     await self._wait_for_room()
                 if self._clock.monotonic_ms() >= stays_until_ms:
                     break
-                ready = epoll.poll(0 if self._driver.has_peers else _LINGER_S, _EVENTS_PER_TURN_MAX)
+                ready = epoll.poll(self._linger_s, _EVENTS_PER_TURN_MAX)
 
     def _work(self, ready: list[tuple[int, int]]) -> None:
         """One turn: read what has come, answer what the disk has written, begin what was proposed meanwhile."""

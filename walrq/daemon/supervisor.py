@@ -512,8 +512,10 @@ def make_front(node: Node) -> Front:
     if choice == "reactor" and not EPOLL_AVAILABLE:
         raise ConfigError("front is reactor, but this system has no epoll; leave it at auto", field="front")
     if choice == "reactor" or (choice == "auto" and EPOLL_AVAILABLE):
-        mesh = node.peers.mesh if node.peers is not None else None
-        return Reactor(node.broker, node.clock, node.welcome, node.driver, mesh)
+        links = node.peers
+        if links is None:
+            return Reactor(node.broker, node.clock, node.welcome, node.driver)
+        return Reactor(node.broker, node.clock, node.welcome, node.driver, links.mesh, lingers=not links.has_tls)
     return StreamFront(node.broker, node.clock, node.welcome)
 
 
