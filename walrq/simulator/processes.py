@@ -29,6 +29,8 @@ WINDOW_MAX: Final = 3
 TIMEOUT_US: Final = 150_000
 # So often a request follows where it is sent on, before it waits for its time-out.
 HOPS_MAX: Final = 4
+# Leases of the drainer: longer than an ack takes on its way, with a few retries.
+DRAIN_MS: Final = 3_000
 
 
 @attrs.define(eq=False)
@@ -390,6 +392,8 @@ class Drainer(Process):
     def __init__(self, world: World, account: Account, queues: Sequence[str]) -> None:
         super().__init__(world, "drain", account, 4_000)
         self._queues = sorted({*queues, *QUEUES})
+        # Until when each of its leases runs for sure.
+        self._until_us: dict[tuple[int, int], int] = {}
 
     def act(self) -> None:
         """Ack what is held, else poll the next queue; now and then let parked messages flow."""
@@ -402,12 +406,21 @@ class Drainer(Process):
         if self._draw.random() < 0.2:
             self._ask(c.Redrive(queue, 1000), session=self._session)
         else:
-            self._ask(c.Lease((queue,), 50, 20_000, 0, self.name), session=self._session)
+            self._ask(c.Lease((queue,), 50, DRAIN_MS, 0, self.name), session=self._session)
 
     def _done(self, request: Request, result: effects.Result) -> None:
         if isinstance(request.command, c.Settle):
-            promise("Drains", result == api.Settled((0,)), "an ack in time was refused", request, result)
-            self.account.drained += self._named(request.command.targets[0])
+            target = request.command.targets[0]
+            if result == api.Settled((0,)):
+                self.account.drained += self._named(target)
+            else:
+                # Then it comes again.
+                late = self._world.now_us > self._until_us[target.uid, target.lease]
+                promise("Drains", late, "an ack in time was refused", request, result)
+        elif isinstance(request.command, c.Lease) and isinstance(result, effects.Granted):
+            for run in result.runs:
+                self._until_us[run.uid, run.lease] = request.sent_us + DRAIN_MS * 990
+            super()._done(request, result)
         else:
             super()._done(request, result)
 
