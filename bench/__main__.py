@@ -20,6 +20,7 @@ BENCHES = {
     "connections": "16 connections with 16 single messages in flight each",
     "callers": "20 tasks on one async client, or 8 blocking clients, one call in flight each; --compare redis",
     "follower": "what one slow follower costs the callers of a cluster of three",
+    "catchup": "a follower that was away for a million messages, by the log or by a snapshot, under load",
     "failover": "how long pushes wait when the leader of several nodes is killed, or stopped",
     "isolation": "one queue's latency while others are paused on a backlog or stuck",
 }

@@ -1,17 +1,23 @@
 """What one slow follower costs the callers of a cluster: pushes beside it, and with all nodes healthy, in turn.
 
-Three nodes; `--slow fsync` makes every fdatasync of one follower wait. A majority of two fast nodes decides meanwhile,
-so the push should not notice.
+Three nodes; `--slow fsync` makes every fdatasync of one follower wait, `--slow link` all that it says and hears. A
+majority of two fast nodes decides meanwhile, so the push should not notice.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
+import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from walrq import api
+from walrq.testing.links import Links
+from walrq.testing.nodes import Nodes
 
 from .figures import Latencies, scratch, table
 from .group import Group
@@ -20,11 +26,12 @@ from .load import Link, LoadFailed, columns
 WARM_UP = 50
 # The brake is looked at before a sync: the one under way has to end first.
 SETTLE_S = 0.5
+SWITCH_S = 0.0001
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this bench."""
-    parser.add_argument("--slow", choices=["fsync"], default="fsync", help="what of the follower is slow")
+    parser.add_argument("--slow", choices=["fsync", "link"], default="fsync", help="what of the follower is slow")
     parser.add_argument("--delay-ms", type=float, default=200.0, help="how slow")
     parser.add_argument("--pairs", type=int, default=11, help="healthy and slow, in turn")
     parser.add_argument("--count", type=int, default=300, help="pushes per half of a pair")
@@ -36,8 +43,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Measure and print."""
     healthy: list[dict[str, float]] = []
     slow: list[dict[str, float]] = []
-    with scratch(arguments.dir) as folder, Group(folder, 3, slowable=True) as group:
-        group.start()
+    with scratch(arguments.dir) as folder, _disks(folder) if arguments.slow == "fsync" else _links(folder) as group:
         victim = group.followers()[0]
         link = Link(group.address)
         _pushes(link, arguments, WARM_UP)
@@ -64,6 +70,35 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         "slow_ms": slow,
         "settings": {name: getattr(arguments, name) for name in ("slow", "delay_ms", "pairs", "count", "size")},
     }
+
+
+@contextlib.contextmanager
+def _disks(folder: Path) -> Iterator[Group]:
+    """A running cluster whose disks can be slowed."""
+    with Group(folder, 3, slowable=True) as group:
+        yield group.start()
+
+
+class SlowLinks(Group):
+    """A cluster whose nodes speak through proxies, in both halves of a pair alike."""
+
+    def __init__(self, nodes: Nodes, links: Links) -> None:
+        self.nodes = nodes.nodes
+        self._links = links
+
+    def brake(self, name: str, seconds: float) -> None:
+        """Let everything that a node says and hears take that much longer from now on."""
+        for gate in self._links.around(name):
+            gate.delay_s = seconds
+
+
+@contextlib.contextmanager
+def _links(folder: Path) -> Iterator[Group]:
+    """A running cluster whose links can be slowed."""
+    # The proxies share this process with the caller: neither waits long for the other.
+    sys.setswitchinterval(SWITCH_S)
+    with Nodes.make(folder, 3, proxied=True) as nodes, Links(nodes.doors, nodes.pids).in_thread() as links:
+        yield SlowLinks(nodes, links).start()
 
 
 def _pushes(link: Link, arguments: argparse.Namespace, count: int) -> dict[str, float]:

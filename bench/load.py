@@ -75,6 +75,16 @@ class Link:
             self.take(self._recv_blocking())
         return replies[0]
 
+    def call_all(self, requests: Sequence[api.Request]) -> list[Any]:
+        """Send them together and block for all replies, which come in any order; in the order of the requests."""
+        replies: dict[int, Any] = {}
+        for number, request in enumerate(requests):
+            self.request(request, lambda reply, _, number=number: replies.__setitem__(number, reply))
+        self._flush_blocking()
+        while len(replies) < len(requests):
+            self.take(self._recv_blocking())
+        return [replies[number] for number in range(len(requests))]
+
     def take(self, data: bytes) -> None:
         """Hand received bytes to the protocol and replies to their askers.
 
