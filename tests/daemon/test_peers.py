@@ -13,7 +13,7 @@ import trustme
 
 from walrq.daemon import peers, supervisor
 from walrq.daemon.config import Config
-from walrq.errors import ConfigError
+from walrq.errors import ConfigError, NotReady
 from walrq.peers.mesh import Mesh
 from walrq.storage.disk import RealDisk
 from walrq.testing.disk import SimDisk
@@ -206,3 +206,37 @@ def test_a_node_with_peers_is_ready_with_both_doors_and_keeps_their_addresses(
     assert {"cbor", "peer"} == set(lines[0]["endpoints"])
     assert lines[0]["endpoints"]["peer"] == lines[1]["endpoints"]["peer"] == kept["peer_listen"] == kept["advertise"]
     assert SECRET not in json.dumps(kept)
+
+
+@pytest.mark.usefixtures("served_here")
+def test_a_node_that_waits_to_be_taken_in_can_be_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The cluster may not be there for a long time; the wait is said once and ends with a signal, as any start."""
+    asked = []
+
+    async def knock(addresses: tuple[str, ...], *_: object) -> None:
+        await trio.lowlevel.checkpoint()
+        asked.append(addresses)
+        if len(asked) == 3:
+            signal.raise_signal(signal.SIGTERM)
+        raise NotReady("nobody is there")
+
+    monkeypatch.setattr(peers, "knock", knock)
+    monkeypatch.setattr(peers, "_KNOCK_S", 0.001)
+    config = Config(
+        data_dir=str(tmp_path / "data"),
+        listen=("127.0.0.1", 0),
+        peer_listen=("127.0.0.1", 0),
+        join=("127.0.0.1:1",),
+        cluster_secret=SECRET,
+        max_wal_segment_size=1 << 20,
+    )
+
+    status = supervisor.serve(config)
+
+    said = capfd.readouterr().err
+    assert 0 == status
+    assert 3 <= len(asked)
+    assert 1 == said.count('"event": "join_waits"')
+    assert "stopped_early" in said
