@@ -5,7 +5,7 @@
 #   make check    lint and types only, a few seconds
 #   make docs     build the documentation into build/docs
 #   make bench    throughput and latency on this machine
-#   make soak     kill -9 every few seconds under load, then check the history
+#   make soak     20,000 seeds of the simulator (goes on where it was stopped), then kill -9 under load, history checked
 #   make mutants  break the code one rule at a time and show which test notices
 #   make spec     the model checker over every module, full set and mutants
 #   make clean    remove what the targets above made (never the data directory)
@@ -86,6 +86,8 @@ bench: $(VENV)/.installed-test
 	$(PY) -m bench latency $(ARGS)
 
 soak: $(VENV)/.installed-test
+	@mkdir -p build
+	$(PY) -m walrq.testing.cluster --seeds 0:20000 --jobs 2 --resume build/simulator.json
 	$(PY) -m chaos soak $(ARGS)
 
 mutants: $(VENV)/.installed-test

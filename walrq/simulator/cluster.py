@@ -232,7 +232,9 @@ class Cluster:
         if self.options.faults:
             self.nemesis.next()
         self.run_until(lambda: self.now_us >= self.load_until_us)
-        self._calm()
+        if not self._calm():
+            self.mark("hopeless")
+            return self._report()
         self._elect()
         if self.options.load_ms is None:
             # Those who had nobody to speak to so far are heard now.
@@ -245,6 +247,9 @@ class Cluster:
         self._converge()
         for node in self.nodes.values():
             node.stop()
+        return self._report()
+
+    def _report(self) -> Report:
         return Report(
             self.seed,
             self._first_count,
@@ -314,8 +319,11 @@ class Cluster:
                 core.remove(name)
         return core
 
-    def _calm(self) -> None:
+    def _calm(self) -> bool:
         """The core is healed; the others are cut off one way or both, their disks stuck, or down, and stay so.
+
+        False for a group that is at its end: a disk is gone, and a power loss left another one in doubt of its tail, so
+        that no intact majority is left.
         """
         for node in list(self.nodes.values()):
             # A start may find that the last power loss left a tail that it cannot vouch for.
@@ -326,8 +334,10 @@ class Cluster:
         core = self.core()
         self.is_minimal = bool(core)
         if not core:
-            self.mark("everybody is needed")
             core = {name for name, node in self.nodes.items() if not node.gone}
+            if not all(core >= configuration.voters.keys() for configuration in self.configurations()):
+                return False
+            self.mark("everybody is needed")
         draw = self.draw("calm")
         self.network.heal()
         self.network.weather = Weather()
@@ -354,6 +364,7 @@ class Cluster:
         if way != "none":
             self.network.cut(others, inbound=way != "out", outbound=way != "in")
         self._core = core
+        return True
 
     def _elect(self) -> None:
         """Drains, its first half: somebody leads, and the core follows, within a bound."""

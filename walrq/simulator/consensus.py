@@ -6,6 +6,7 @@ a node costs a few comparisons. The invariants have the names that docs/consensu
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -85,6 +86,8 @@ class Consensus:
         # Every entry ever appended: (index, term) -> (term of the one before, kind, body).
         self._entries: dict[tuple[int, int], tuple[int, int, bytes]] = {}
         self._configurations: dict[int, Configuration] = {}
+        # In which term each committed entry was seen to be that, from the first one on.
+        self._commit_terms: list[int] = []
         self._seen: dict[str, _Seen] = {}
         self.offices = 0
 
@@ -172,7 +175,8 @@ class Consensus:
         first = self.leaders.setdefault(raft.term, node.name)
         promise("ElectionSafety", first == node.name, raft.term, first, node.name)
         promise("VoteDurableBeforeSent", node.stored.state == (raft.term, node.name), node.name, node.stored.state)
-        last = len(self._committed)
+        # A leader that nobody needs any more may take office late, without what its successors committed.
+        last = bisect.bisect_left(self._commit_terms, raft.term)
         if last > raft.log.base_index:
             held = raft.log.term_at(last) == self._committed[last].term
             promise("LeaderCompleteness", held, node.name, "lacks the committed entry", last)
@@ -185,6 +189,7 @@ class Consensus:
 
     def committed(self, node: Member, raft: Raft, record: Record) -> None:
         """The first to see an entry committed: a majority of the voters has it on their disks."""
+        self._commit_terms.append(max([raft.term, *self._commit_terms[-1:]]))
         if node.is_weak:
             return
         index, term = record.index, record.term

@@ -250,7 +250,7 @@ class Nemesis:
         for configuration in self._cluster.configurations():
             voters = set(configuration.voters)
             intact = {
-                other for other in voters if other in self._cluster.nodes and self._cluster.nodes[other].is_intact
+                other for other in voters if other in self._cluster.nodes and self._cluster.nodes[other].is_certain
             }
             if len(intact - {name}) < majority(len(voters)):
                 return False

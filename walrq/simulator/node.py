@@ -99,6 +99,7 @@ class Node:
         self._turns = 0
         self._settles = False
         self._unfinished: tuple[int, int] | None = None
+        self._lost_power = False
         # Faults still happen.
         self.restless = cluster.options.faults
 
@@ -117,6 +118,11 @@ class Node:
     def is_intact(self) -> bool:
         """Nothing of what it promised is missing on its disk."""
         return not self.gone and not self.damaged
+
+    @property
+    def is_certain(self) -> bool:
+        """It is intact, and no power loss leaves that to be seen at the next start."""
+        return self.is_intact and not self._lost_power
 
     @property
     def raft(self) -> Raft:
@@ -173,6 +179,7 @@ class Node:
             self._does_not_start(error)
             return
         self.storage, self.replica = storage, replica
+        self._lost_power = False
         self._check_recovered(storage)
         self._applied = self.stored.covered
         self._cluster.say(
@@ -321,6 +328,7 @@ class Node:
         self._deadlines_changed = True
         self._settles = False
         self._paused_until_us = 0
+        self._lost_power = lossy
         self.hardware.end_process(lossy=lossy)
         long = len(self._cluster.nodes) > 1 and self.restless and self._crash_draw.random() < 0.3
         self._cluster.at(self._crash_draw.randrange(1 * MS, (800 if long else 150) * MS), self.start)

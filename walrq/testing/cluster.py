@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import hashlib
 import json
 import os
 import sys
@@ -34,6 +35,8 @@ CHUNK_SEEDS: Final = 50
 FINDINGS: Final = (AssertionError, WalrqError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 # So many worlds are in memory before they are thrown away.
 COLLECT_SEEDS: Final = 10
+# Clusters that lost a disk for good while a power loss left another one in doubt: they test no way out.
+HOPELESS_PERCENT_MAX: Final = 3
 # Shares of fewer seeds than this are chance.
 SHARES_FROM_SEEDS: Final = 50
 
@@ -63,8 +66,9 @@ class Total:
         self.seeds += 1
         self.events += report.events
         self.marks += report.marks
-        self.least_events = min(report.events, self.least_events or report.events)
-        self.least_requests = min(report.requests, self.least_requests or report.requests)
+        if not report.marks["hopeless"]:
+            self.least_events = min(report.events, self.least_events or report.events)
+            self.least_requests = min(report.requests, self.least_requests or report.requests)
         if report.nodes > 1:
             self.clusters += 1
             self.reached.update(name for name, times in report.marks.items() if times)
@@ -89,6 +93,8 @@ class Total:
             for name, percent in SHARES.items():
                 if self.reached[name] * 100 < percent * self.clusters:
                     found.append(f"{name}: in {self.reached[name]} of {self.clusters} clusters, not {percent}%")
+        if self.reached["hopeless"] * 100 > HOPELESS_PERCENT_MAX * max(self.clusters, SHARES_FROM_SEEDS):
+            found.append(f"hopeless: {self.reached['hopeless']} of {self.clusters} clusters")
         if self.least_events is not None and self.least_events < EVENTS_MIN:
             found.append(f"a seed has {self.least_events} events, not {EVENTS_MIN}")
         if self.least_requests is not None and self.least_requests < REQUESTS_MIN:
@@ -126,12 +132,25 @@ def run_part(seeds: Sequence[int], options: Options, keep_going: bool) -> Total:
     return total
 
 
+def code_digest() -> str:
+    """A hash of everything that a seed's run depends on, chance and machine not being among it."""
+    digest = hashlib.sha256()
+    package = Path(__file__).resolve().parent.parent
+    for path in sorted(package.rglob("*.py")):
+        digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
 class Progress:
-    """The file of a long run: what was done, rewritten after each part. It belongs to one range and set of options."""
+    """The file of a long run: what was done, rewritten after each part.
+
+    It belongs to one range and set of options, and to one state of the code: a run of changed code starts over.
+    """
 
     def __init__(self, path: Path, seeds: range, options: Options) -> None:
         self._path = path
         self._of = {"seeds": [seeds.start, seeds.stop], "options": attrs.asdict(options)}
+        self._code = code_digest()
         self.next = seeds.start
         self.seconds = 0.0
         self.total = Total()
@@ -143,6 +162,9 @@ class Progress:
         known: dict[str, Any] = json.loads(self._path.read_text())
         if json.loads(json.dumps(self._of)) != known["of"]:
             sys.exit(f"{self._path} is the progress of another run, {known['of']}; name another file")
+        if known["code"] != self._code:
+            print(f"{self._path} is of other code: from the first seed on")
+            return
         self.next, self.seconds = known["next"], known["seconds"]
         total = known["total"]
         self.total = Total(
@@ -157,7 +179,13 @@ class Progress:
     def save(self) -> None:
         """Replace the file."""
         new = self._path.with_name(self._path.name + ".new")
-        state = {"of": self._of, "next": self.next, "seconds": self.seconds, "total": attrs.asdict(self.total)}
+        state = {
+            "of": self._of,
+            "code": self._code,
+            "next": self.next,
+            "seconds": self.seconds,
+            "total": attrs.asdict(self.total),
+        }
         new.write_text(json.dumps(state))
         new.replace(self._path)
 
@@ -191,6 +219,9 @@ def run_batch(
     for part, total in _timed(_parts(left, options, keep_going, jobs), progress):
         progress.total.merge(total)
         progress.next = part.stop
+        if total.failures and not keep_going:
+            # This part comes again when the code has been mended.
+            break
         if resume is not None:
             progress.save()
             rate = progress.total.seeds / max(progress.seconds, 0.001)
@@ -198,8 +229,6 @@ def run_batch(
                 f"{progress.next} of {seeds.stop}: {rate:.1f} seeds/s, {len(progress.total.failures)} failed",
                 flush=True,
             )
-        if total.failures and not keep_going:
-            break
     return progress.total, progress.total.seeds / max(progress.seconds, 0.001)
 
 
