@@ -60,7 +60,10 @@ class Raft(Node):
     # --- durability -----------------------------------------------------------------------------------------
     def take_ready(self) -> Ready:
         """What must become durable now; each thing is handed out once. An empty one need not be persisted."""
-        return self._unstable.take(HardState(self.term, self.vote), self.ticks)
+        ready = self._unstable.take(HardState(self.term, self.vote), self.ticks)
+        if self._trace is not None and ready:
+            self._note("TakeReady", number=ready.number)
+        return ready
 
     @property
     def has_ready(self) -> bool:
@@ -146,6 +149,8 @@ class Raft(Node):
         self._set_leader(None)
         if self._may_stand:
             self._ask()
+        else:
+            self._note("Doubt")
 
     @property
     def _may_stand(self) -> bool:
@@ -165,7 +170,7 @@ class Raft(Node):
         self._become(Role.PRE_CANDIDATE)
         self._round += 1
         self._ballot = Ballot(True, self._round)
-        self._note("AskPreVotes")
+        self._note("AskPreVotes", round=self._round)
         for node in self.membership.current.voters:
             if node != self.node_id:
                 self._tell(PreVote, node, self.last_index, self.last_term, self._round)
@@ -235,7 +240,7 @@ class Raft(Node):
             self._answer_read(read, None)
         if successor is not None:
             self._tell(TimeoutNow, successor)
-        self._note("StepDown", why=why)
+        self._note("StepDown", why=why, successor=successor)
 
     def _set_leader(self, leader: str | None) -> None:
         if leader != self.leader:

@@ -115,6 +115,7 @@ class Node:
         self._life = draw(1 << 62)
         self._repair = Repair()
         self._intake = Intake()
+        self._note("Start")
 
     # --- what it is -----------------------------------------------------------------------------------------
     @property
