@@ -49,7 +49,8 @@ class StorageConfig:
         pool_segments_max: preallocated files kept in all; more are deleted.
         handles_max: segment files open for reading at a time.
         member: other nodes have what this one may have lost, so that it starts with less where one that is alone
-            refuses: without its log, or with an older snapshot that the log does not reach from.
+            refuses: without its log, or with an older snapshot that the log does not reach from. Known without being
+            said once the hard state says that the node is in a group.
     """
 
     data_dir: str = attrs.field(converter=_path_text)

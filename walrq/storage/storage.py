@@ -235,6 +235,9 @@ class Storage:
         names = disk.list_directory(f"{data_dir}/snapshots")
         has_manifest = any(manifest_number(name) is not None for name in names)
         hard_state.load(lived=found_before.records or has_manifest)
+        if hard_state.state is not None and hard_state.state.group and not config.member:
+            # It was a member when it wrote that down, so others have what it may have lost.
+            config = attrs.evolve(config, member=True)
         is_gone = hard_state.state is not None and not found_before.segments and not has_manifest
         if hard_state.state is not None and is_gone and not config.member:
             # inv: NoSilentLoss  (the first segment is named before the first term is written)
