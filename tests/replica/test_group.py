@@ -90,6 +90,21 @@ def test_a_leader_sends_before_its_own_disk_is_done(group: Group) -> None:
 
 
 # --- failover -----------------------------------------------------------------------------------------------
+def test_a_leader_reads_bodies_that_its_own_disk_does_not_hold_yet() -> None:
+    """Applied by the disks of others, and pushed out of the cache by what came behind."""
+    group = Group(body_cache_bytes=100)
+    group.connect()
+    leader = group.leader()
+    group.ticks(4)
+    leader.stuck = True
+    ticket = leader.ask(push(b"cold"), push(b"warm"))[0]
+    group.settle()
+    pushed = leader.results[ticket]
+    index = leader.replica.applied_index
+    assert isinstance(pushed, api.Pushed) and leader.storage.last_index < index
+    assert b"cold" == leader.replica.load_body(index, 0).payloads
+
+
 def test_a_lease_and_its_receipt_survive_a_failover(group: Group) -> None:
     """Nobody else gets the message, and the holder may settle it at the new leader."""
     old = group.leader()

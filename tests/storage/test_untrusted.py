@@ -10,8 +10,9 @@ import pytest
 from tests.storage.crash import config
 from tests.storage.test_install import filled, install, opened, records, snapshot
 from walrq.errors import CorruptRecord, DataDirInvalid
+from walrq.storage.config import FsyncPolicy
 from walrq.storage.hard_state import HardState
-from walrq.storage.record import Record
+from walrq.storage.record import HEADER_BYTES, Record
 from walrq.storage.segment import RECORDS_START, SLOT_COPY_OFFSET, SLOT_OFFSETS
 from walrq.storage.storage import Storage
 from walrq.testing.disk import PowerOff, SimDisk
@@ -277,6 +278,43 @@ def test_a_weak_policy_and_a_new_boot_need_a_repair() -> None:
     disk = disk.crash(1)
     assert Storage.open(disk, config("never", member=True)).needs_repair
     assert Storage.open(disk.keep_all(), config("always", member=True)).needs_repair
+
+
+def killed(fsync: FsyncPolicy) -> SimDisk:
+    """A member's process was killed with six records that only the kernel had, besides what a slot tells of."""
+    disk = SimDisk()
+    storage = Storage.open(disk, config(fsync, member=True))
+    storage.append_batch(records(1, 5, 1))
+    storage.sync()
+    storage.append_batch(records(6, 11, 1))
+    return disk.keep_all()
+
+
+@pytest.mark.parametrize("fsync", ["never", ("interval", 100)])
+def test_what_rots_behind_the_slots_of_a_weak_policy_may_have_been_acknowledged(fsync: FsyncPolicy) -> None:
+    """In a body or in any field of a header, in the last record or before it, or where the file ends too early."""
+    assert not Storage.open(killed(fsync), config(fsync, member=True)).needs_repair
+    body = records(9, 9, 1)[0].body
+    at = killed(fsync).content(segments(killed(fsync))[0]).find(body)
+    for index, byte in ((9, at), *((9, at - HEADER_BYTES + byte) for byte in range(0, HEADER_BYTES, 2)), (11, 0)):
+        disk = killed(fsync)
+        if index == 11:
+            harm(disk, records(11, 11, 1)[0])
+        else:
+            disk.flip_bit(segments(disk)[0], byte * 8 + 1)
+        check_repaired(disk, fsync, index)
+    disk = killed(fsync)
+    disk.cut(segments(disk)[0], at - HEADER_BYTES)
+    check_repaired(disk, fsync, 9)
+
+
+def check_repaired(disk: SimDisk, fsync: FsyncPolicy, index: int) -> None:
+    """What is left ends before the index, how far it reached is not known, and one that is alone is told."""
+    storage = Storage.open(disk.keep_all(), config(fsync, member=True))
+    assert (True, None) == (storage.needs_repair, storage.repair_claim)
+    assert (index, index - 1) == (storage.recovered.untrusted_from, storage.last_index)
+    alone = Storage.open(disk.keep_all(), config(fsync))
+    assert index - 1 == alone.last_index
 
 
 def test_nothing_is_said_of_a_sound_disk() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from walrq.api import Columns
 from walrq.queues.commands import Push, Tagged, bodies_of
+from walrq.replica.recent import Recent
 from walrq.storage.cache import ByteBoundedCache
 from walrq.storage.storage import Storage
 
@@ -22,8 +23,9 @@ class Bodies:
     Invariant: only applied entries are in it, whose addresses nobody else will ever get.
     """
 
-    def __init__(self, storage: Storage, bytes_max: int) -> None:
+    def __init__(self, storage: Storage, recent: Recent, bytes_max: int) -> None:
         self._storage = storage
+        self._recent = recent
         self._lock = threading.Lock()
         self._cache: ByteBoundedCache[tuple[int, int], Columns] = ByteBoundedCache(bytes_max, size_of=_size_of)
 
@@ -52,7 +54,9 @@ class Bodies:
         cached = self.in_memory(index, ordinal)
         if cached is not None:
             return cached
-        bodies = bodies_of(self._storage.read(index).body)
+        # A leader applies by the disks of others what its own does not hold yet.
+        entry = self._recent.get(index)
+        bodies = bodies_of(entry.body if entry is not None else self._storage.read(index).body)
         with self._lock:
             # The neighbours are likely to be asked for next: a backlog is read in log order.
             for number, columns in sorted(bodies.items(), reverse=True):

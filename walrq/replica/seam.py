@@ -93,7 +93,7 @@ class Seam:
         # --- the background
         self._background: Job | None = None
         self._loaded: dict[int, Loaded] = {}
-        self._bodies = Bodies(storage, config.body_cache_bytes)
+        self._bodies = Bodies(storage, self._recent, config.body_cache_bytes)
         # --- snapshots
         # The last point that this leader proposed.
         self._point_proposed = 0

@@ -17,8 +17,17 @@ from walrq.storage.disk import Disk
 from walrq.storage.findings import Finding, Verdict
 from walrq.storage.manifest import Install
 from walrq.storage.pool import SegmentPool
-from walrq.storage.record import HEADER, HEADER_BYTES, seed_of
-from walrq.storage.recovery import Scan, end_behind, judge_end, judge_slots, keep_aside_if_room, scan_file, segment_from
+from walrq.storage.record import ALIGNMENT, HEADER, HEADER_BYTES, Window, search, seed_of
+from walrq.storage.recovery import (
+    INDEXES_AHEAD_MAX,
+    Scan,
+    end_behind,
+    judge_end,
+    judge_slots,
+    keep_aside_if_room,
+    scan_file,
+    segment_from,
+)
 from walrq.storage.segment import (
     PAGE_BYTES,
     RECORDS_START,
@@ -51,6 +60,10 @@ class _Opening:
     findings: list[Finding] = attrs.field(factory=list)
     incarnation: int = 0
     set_aside: bool = False
+    # Records behind the last intact one were begun, and are cut.
+    cut: bool = False
+    # What a slot does not speak of may have been acknowledged all the same.
+    weak: bool = False
     before_change: BeforeChange = _nothing
 
     @property
@@ -82,7 +95,10 @@ def open_wal(
 
     Raises: DiskFull if there is not even room for the first segments; StorageError; OSError.
     """
-    opening = _Opening(disk, config.data_dir, disk_uuid, incarnation=incarnation, before_change=before_change)
+    weak = config.fsync != "always" and not clean
+    opening = _Opening(
+        disk, config.data_dir, disk_uuid, incarnation=incarnation, weak=weak, before_change=before_change
+    )
     names = disk.list_directory(opening.directory)
     free, next_number = _free_files(opening, names, config.segment_bytes)
     headers = _headers(opening, names)
@@ -96,7 +112,7 @@ def open_wal(
     promise = last_header.promise if last_header is not None else None
     # After an orderly stop both slots say the same.
     end_is_known = promise is None or promise.whole or (clean and promise.readable)
-    end_is_known = end_is_known and not ends and not opening.set_aside
+    end_is_known = end_is_known and not ends and not opening.set_aside and not (weak and opening.cut)
     untrusted = _first_untrusted(opening, segments, snapshot_index, end_is_known=end_is_known)
     if untrusted is not None:
         before_change(_reached(opening, segments, untrusted) if end_is_known else None)
@@ -415,6 +431,7 @@ def _repair_header(opening: _Opening, path: str, header: Header) -> None:
     try:
         if short:
             opening.disk.preallocate(handle, header.identity.file_bytes)
+            opening.cut = True
         if not header.identity_readable:
             identity = attrs.evolve(header.identity, disk_uuid=opening.disk_uuid)
             page: bytes = Identity.encode(identity)
@@ -426,15 +443,39 @@ def _repair_header(opening: _Opening, path: str, header: Header) -> None:
 
 
 def _note_torn_tail(opening: _Opening, name: str, segment: Segment) -> None:
-    """Say so when a record was begun behind the end. Nothing acknowledged is in it."""
+    """Say so when a record was begun behind the end.
+
+    Nothing acknowledged is in it, unless the policy acknowledges before it syncs.
+    """
     handle = opening.disk.open(segment.path, read_only=True)
     try:
         data = opening.disk.pread(handle, HEADER_BYTES, segment.end)
+        begun = _is_begun(data, segment)
+        if not begun and opening.weak:
+            # Whole records of this incarnation behind something that is not one.
+            window = Window(lambda size, offset: opening.disk.pread(handle, size, offset), segment.file_bytes)
+            indexes = range(segment.last_index + 1, segment.last_index + 1 + INDEXES_AHEAD_MAX)
+            begun = search(window, segment.end + ALIGNMENT, segment.file_bytes, segment.seed, indexes) is not None
     finally:
         opening.disk.close(handle)
-    if len(data) == HEADER_BYTES and HEADER.unpack(data)[2] == segment.tail_crc:
+    if begun:
+        # inv: NoSilentLoss
+        opening.cut = True
         text = "the write in progress at the stop was cut; nobody was told of it"
+        if opening.weak:
+            text = "what was written after the last sync is not whole and was cut; it may have been acknowledged"
         opening.findings.append(Finding(Verdict.TORN, name, text, start=segment.end, end=segment.end))
+
+
+def _is_begun(data: bytes, segment: Segment) -> bool:
+    """Whether these bytes, at the segment's end, are the header of the next record, whatever else is wrong with it.
+
+    What is left of an earlier life of the file chains to something else, and has lower indexes.
+    """
+    if len(data) < HEADER_BYTES:
+        return False
+    _, _, prev, _, _, _, _, index = HEADER.unpack(data)
+    return bool(prev == segment.tail_crc or index == segment.last_index + 1)
 
 
 def _find_gaps(opening: _Opening, segments: list[Segment], snapshot_index: int) -> None:

@@ -230,7 +230,8 @@ def search(window: Window, start: int, end: int, seed: int, indexes: range) -> F
         data = window.at(position, size - size % ALIGNMENT)
         if data is None:
             return None
-        for word, value in enumerate(_words(data)):
+        zeros = bytes(data).count(0) == len(data)
+        for word, value in enumerate(() if zeros else _words(data)):
             if value in indexes:
                 offset = position + word * ALIGNMENT - 24
                 found = verify(window, offset, seed) if offset >= start else None

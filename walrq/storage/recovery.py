@@ -31,8 +31,8 @@ from walrq.storage.record import (
 )
 from walrq.storage.segment import RECORDS_START, Header, Promise, Segment
 
-# When no slot can be read, an index this far ahead still counts as one of the same segment.
-_INDEXES_AHEAD_MAX: Final = 1 << 32
+# Where no slot tells the end, an index this far ahead still counts as one of the same segment.
+INDEXES_AHEAD_MAX: Final = 1 << 32
 
 
 @attrs.define
@@ -226,7 +226,7 @@ def _behind_damage(window: Window, name: str, promise: Promise, seed: int, resul
 def _search_blind(window: Window, name: str, seed: int, result: Scan) -> Found | None:
     """Neither slot is readable: anything intact further on proves damage before it."""
     expected = result.last_index + 1
-    indexes = range(expected, expected + _INDEXES_AHEAD_MAX)
+    indexes = range(expected, expected + INDEXES_AHEAD_MAX)
     found = search(window, result.chain.end + ALIGNMENT, window.file_bytes, seed, indexes)
     if found is None:
         result.broken_end = True
