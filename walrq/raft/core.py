@@ -335,6 +335,7 @@ class Raft(Node):
         """
         self.recovering = True
         self._repair.begin(claimed, self.ticks)
+        self._note("BeginRepair")
 
     def _go_on_with_repair(self) -> None:
         repair = self._repair

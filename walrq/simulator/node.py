@@ -224,6 +224,7 @@ class Node:
             draw=self._elections.randrange,
             raft_bounds=BOUNDS,
             recent_bytes=6 * 1024,
+            trace_to=self._cluster.options.trace_to,
         )
 
     def _check_recovered(self, storage: Storage) -> None:

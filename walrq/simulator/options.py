@@ -7,6 +7,7 @@ from typing import Final
 
 import attrs
 
+from walrq.raft.trace import Sink
 from walrq.storage.config import FsyncPolicy
 
 # A batch of seeds that misses one of these does not test what it is meant to test.
@@ -98,6 +99,7 @@ class Options:
         fsync: policy; None: the seed draws one. Under a weak one only processes are killed, power stays on.
         check_every: compare whole images every so many entries; None: what suits the number of nodes.
         verbose: every message is in the event log.
+        trace_to: gets a line for each step of consensus, of all nodes in the order of what happens.
     """
 
     nodes: int | None = None
@@ -109,6 +111,7 @@ class Options:
     fsync: FsyncPolicy | None = None
     check_every: int | None = None
     verbose: bool = False
+    trace_to: Sink | None = None
 
 
 DEFAULTS: Final = Options()
