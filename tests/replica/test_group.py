@@ -328,6 +328,34 @@ def test_a_lease_gets_longer_by_a_failover_never_shorter(group: Group) -> None:
     assert group.now_ms - granted_ms >= 1_000
 
 
+def test_the_lease_clock_of_a_lone_node_runs_from_its_start() -> None:
+    """Though nobody asks anything of it: what is due by then does not wait for one entry more."""
+    group = Group(("a",))
+    node = group["a"]
+    node.do(push(b"m"))
+    granted(node.do(lease(visibility_ms=20_000))[0])
+    node.restart()
+    group.now_ms += 19_999
+    assert () == granted(node.do(lease())[0])
+    node.restart()
+    group.now_ms += 1
+    assert 1 == len(granted(node.do(lease())[0]))
+
+
+def test_the_lease_clock_of_an_office_runs_from_its_beginning(group: Group) -> None:
+    """Whether or not its leader has anybody to tell."""
+    old = group.leader()
+    old.do(push(b"m"))
+    granted(old.do(lease(visibility_ms=20_000))[0])
+    old.crash()
+    new = group.leader()
+    began_ms = group.now_ms
+    assert new.replica.stamp_now(new.reading()).lease_ms >= old.replica.machine.now
+    before = new.replica.stamp_now(new.reading()).lease_ms
+    group.now_ms += 500
+    assert 500 == new.replica.stamp_now(new.reading()).lease_ms - before and began_ms + 500 == group.now_ms
+
+
 # --- reads --------------------------------------------------------------------------------------------------
 def test_a_read_is_answered_where_it_was_asked(group: Group) -> None:
     """By a leader, and by a follower once it has applied far enough."""

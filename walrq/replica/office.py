@@ -54,8 +54,8 @@ class Times:
 
     Attributes:
         stamps: (index, stamp) of entries in the own log that are not applied, ascending; own ones only after a restart.
-        current: the clock of this office, begun with the first reading in it; until then the lease clock stands, which
-            makes leases longer.
+        current: the clock of this office, begun with the last reading before it: at a failover the lease clock stood
+            in between, which makes leases longer.
     """
 
     def __init__(self, stamps: list[tuple[int, Stamp]]) -> None:

@@ -53,6 +53,7 @@ class Replica(Seam):
     def _begin_alone(self, reading: Reading) -> None:
         machine = self.machine
         self._raft.campaign()
+        # The office begins as soon as its vote is durable, whether or not anybody asks anything of it.
         self._write_now(reading)
         for lost in lost_messages(machine, self._storage.index_ranges(), self.applied_index):
             self._storage.note(Finding(Verdict.MISSING, "wal", str(lost), first_index=lost.first, last_index=lost.last))

@@ -84,6 +84,8 @@ class Seam:
         self._members_changed = False
         # --- time
         self._times = Times(found.stamps)
+        # The last that was handed in: an office begins with it, which is never before what its log says.
+        self._reading: Reading | None = None
         # --- peers
         self._heard: dict[str, int] = {}
         self._links: dict[str, Member] = {}
@@ -219,6 +221,7 @@ class Seam:
     def take_batch(self, reading: Reading) -> Batch | None:
         """What is to be written: what gathered, packed into one stamped entry, and what peers sent; or None."""
         raft = self._raft
+        self._reading = reading
         commands = self._gathered
         lead = raft.lead
         if (commands or self._stamp_wanted) and lead is not None and lead.transfer is None:
@@ -492,6 +495,8 @@ class Seam:
         before = self._raft.log.term_at(lead.term_start - 1) if lead is not None else 0
         self._times.office(before if before is not None else self._raft.term)
         self._point_proposed = 0
+        if lead is not None and self._reading is not None:
+            self._clock(self._reading)
 
     def _append(self, kind: Kind, body: bytes) -> None:
         """Append an entry of the replica's own."""
@@ -507,6 +512,7 @@ class Seam:
             RemoteProtocolError: it contradicts what no correct peer contradicts: drop the link.
         """
         raft = self._raft
+        self._reading = reading
         self._heard[message.sender] = raft.ticks
         if message.cluster == raft.cluster:
             if type(message) is HeartbeatReply and message.wall_ms is not None and raft.lead is not None:
@@ -546,6 +552,7 @@ class Seam:
         if self._alone:
             # No election to time and no heartbeat to send.
             return
+        self._reading = reading
         self._raft.tick()
         self._look()
         if self._damaged:
@@ -592,6 +599,7 @@ class Seam:
 
         An append whose entries are not in memory is not filled (`is_filled`): `fill` does it.
         """
+        self._reading = reading
         messages = self._raft.take_messages()
         if not messages:
             return messages
