@@ -200,6 +200,30 @@ async def test_a_follower_that_was_away_for_long_catches_up_by_a_snapshot(monkey
         assert [b"from before"] == await take(away, "kept")
 
 
+async def test_a_follower_that_lost_its_log_is_mended_by_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone it would have to refuse; here all it lost is elsewhere, and nothing of it counts until it is back."""
+    async with group("n1 n2 n3", monkeypatch) as cluster:
+        for number in range(5):
+            await cluster.ask(api.Push("q", columns(b"%d" % number)))
+        await cluster.settle()
+        hurt = (await cluster.followers())[0]
+        await cluster.stop(hurt.name)
+        for name in hurt.disk.list_directory("data/wal"):
+            hurt.disk.unlink(f"data/wal/{name}")
+        await cluster.start(hurt.name)
+        leader = await cluster.leader()
+
+        def status() -> str:
+            (found,) = [each for each in leader.node.members.state().members if each.node == hurt.name]
+            return found.status
+
+        await cluster.until(lambda: hurt.node.replica.machine.tally.messages == 5, "the repair")
+        await leader.ask(api.Push("q", columns(b"5")))
+        await cluster.until(lambda: status() == "normal", "its word that it is well")
+        await leader.ask(api.TransferLeadership(hurt.name))
+        assert [b"%d" % number for number in range(6)] == await take(hurt)
+
+
 async def test_a_node_that_was_alone_grows_to_three(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has to begin anew to become safe; nothing that was there before is lost."""
     async with group("n1", monkeypatch) as cluster:

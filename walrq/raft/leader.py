@@ -293,8 +293,9 @@ class Leader:
         if progress.quiet:
             if progress.state is State.PROBE:
                 progress.asked = False
-            elif progress.match < self._log.last_index:
-                # An append without entries behind all that was sent: rejected if something did not arrive.
+            elif progress.match < self._log.last_index or progress.recovering:
+                # An append without entries behind all that was sent: rejected if something did not arrive. And who was
+                # under repair may be well by now: only with an answer to an append does it say so.
                 self._checks.add(message.sender)
         progress.quiet = True
 
