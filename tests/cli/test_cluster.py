@@ -164,6 +164,21 @@ def test_a_refusal_is_in_the_words_of_the_server(server: FakeServer, shell: Shel
     )
 
 
+def test_what_is_not_possible_now_is_said_at_once(server: FakeServer, shell: Shell) -> None:
+    """The node that refuses is well: asking it, or another one, again and again would hide the reason."""
+    text = "no node answers there (127.0.0.1:1 cannot be reached: Connection refused)"
+    refusal = api.Failed(Code.NOT_READY, text, {"field": "address"})
+    with running() as other:
+        for each in (server, other):
+            answers(each, refusal)
+        ran = shell.walrq(
+            "cluster", "add", "n9", "--address", "127.0.0.1:1", "--server", f"{server.url},{other.url[8:]}"
+        )
+
+    assert (5, b"", f"walrq: {text}\n".encode()) == (ran.returncode, ran.stdout, ran.stderr)
+    assert [api.AddNode("n9", "127.0.0.1:1")] == asked(server) + asked(other)
+
+
 def test_adding_waits_as_long_as_it_is_told(server: FakeServer, shell: Shell) -> None:
     """Catching up takes its time; time that runs out is an unknown outcome, and says where to look."""
 

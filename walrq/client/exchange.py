@@ -598,7 +598,7 @@ class Exchange:
             self._session_ended(call, refused=True)
             return
         call.tries += 1
-        may_retry = error.retry and call.wanted
+        may_retry = error.retry and call.wanted and not _is_about_the_request(error)
         if not error.definite:
             # It may have taken effect: only the session makes asking again safe.
             may_retry = may_retry and repeatable(call.request, sequenced=call.sequenced)
@@ -628,6 +628,8 @@ class Exchange:
         """Whether a refusal means that another node has to be asked, and asking again is safe."""
         if error.code in NOT_HERE:
             return True
+        if _is_about_the_request(error):
+            return False
         return error.code in NOT_NOW and (self.link is Link.LEAVING or self.route.nodes.several)
 
     def _turn_away(self, call: Call, error: WalrqError, now: float) -> bool:
@@ -778,3 +780,11 @@ class Exchange:
     def state(self) -> ClientState | None:
         """State of the protocol's connection, None without one."""
         return None if self._connection is None else self._connection.state
+
+
+def _is_about_the_request(error: WalrqError) -> bool:
+    """Whether the node is well and what was asked for is not possible now (a new node does not answer, say).
+
+    Asked again at once, here or elsewhere, it would be refused again: the caller is told, and decides.
+    """
+    return error.code == Code.NOT_READY and "field" in error.details
