@@ -268,19 +268,27 @@ class Members:
             return
         await self.hand_over(target, _TRANSFER_S)
 
+    def _is_anybody_there(self) -> bool:
+        return any(self._is_linked(node) for node in self._replica.configuration.voters if node != self._node_id)
+
     async def hand_over(self, target: str | None, seconds: float) -> str:
         """Let another node lead; its name.
 
         Raises:
             NotLeader: this node does not lead. InvalidArgument: there is nobody.
-            NotReady: the other did not take office within `seconds`; this one goes on.
+            NotReady: the other did not take office within `seconds`, or there is nobody left who could; this one
+            goes on.
         """
         replica = self._replica
         chosen = replica.transfer(target)
         self._driver.pump()
         with trio.move_on_after(seconds):
             while replica.is_leader or replica.leader is None:
-                await self._driver.wait_change()
+                # A link that is lost is no change; when all nodes are stopped together, nobody needs to wait.
+                if not self._is_anybody_there():
+                    raise NotReady("no other voter can be reached", field="target")
+                with trio.move_on_after(TICK_MS / 1000):
+                    await self._driver.wait_change()
                 if replica.accepts:
                     break
         if replica.is_leader or replica.leader is None:
