@@ -29,6 +29,8 @@ TICK_MS = 15
 SECRET = "a secret for tests only"
 # Nothing here takes seconds; a test that waits for longer fails with the states of all nodes.
 PATIENCE_S = 20.0
+# How often a condition that spans several nodes is looked at: none of them rings a bell for it.
+LOOK_S = TICK_MS / 3000
 
 
 @attrs.define(eq=False)
@@ -141,7 +143,7 @@ class Group:
         """Wait until `what()` is true, and return it."""
         with trio.move_on_after(PATIENCE_S):
             while not (found := what()):  # noqa: ASYNC110 - of many nodes at once
-                await trio.sleep(0.005)
+                await trio.sleep(LOOK_S)
             return found
         states = "\n".join(f"{member.name}: {member.node.members.state()}" for member in self.up)
         pytest.fail(f"{why} did not happen:\n{states}")
@@ -170,7 +172,7 @@ class Group:
             reply = await (await self.leader()).ask(request)
             if not (isinstance(reply, api.Failed) and reply.code in _AGAIN):
                 return reply
-            await trio.sleep(0.01)
+            await trio.sleep(LOOK_S)
 
     async def settle(self) -> None:
         """Wait until everybody has applied what the leader has."""
