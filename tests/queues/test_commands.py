@@ -65,6 +65,7 @@ EVERY: dict[type, st.SearchStrategy[typing.Any]] = {
         ).map(tuple),
     ),
     c.Bootstrap: st.builds(c.Bootstrap, text, st.binary(max_size=9)),
+    c.RaiseVersion: st.builds(c.RaiseVersion, small),
 }
 stamps = st.builds(c.Stamp, small, small)
 tagged = st.builds(c.Tagged, st.one_of(*EVERY.values()), maybe, small, small)

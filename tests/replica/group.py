@@ -233,7 +233,8 @@ class Group:
         for node in self.alive:
             for peer in self.alive:
                 if peer is not node:
-                    node.replica.link_up(peer.name, peer.replica.disk_uuid, f"{peer.name}:1")
+                    replica = peer.replica
+                    node.replica.link_up(peer.name, replica.disk_uuid, f"{peer.name}:1", replica.config.version_max)
 
     # --- what happens ---------------------------------------------------------------------------------------
     def deliver(self) -> bool:

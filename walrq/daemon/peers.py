@@ -239,6 +239,7 @@ class Peers:
             link_up=self._link_up,
             link_lost=self._link_lost,
             admit=self._admit,
+            version=replica.config.version_max,
         )
         # Who decides about nodes that ask to be taken in.
         self.admit: Admit | None = None
@@ -320,7 +321,7 @@ class Peers:
         return {node: attrs.asdict(stats) for node, stats in self.mesh.stats().items()}
 
     def _link_up(self, node: str, disk_uuid: bytes, address: str) -> None:
-        self._replica.link_up(node, disk_uuid, address)
+        self._replica.link_up(node, disk_uuid, address, self.mesh.version_of(node))
         self._driver.nudge()
 
     def _link_lost(self, node: str) -> None:

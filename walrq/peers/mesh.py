@@ -57,6 +57,7 @@ class Mesh:
         link_lost: Callable[[str], None],
         tls: PeerTls | None = None,
         admit: Admit | None = None,
+        version: int = 1,
         draw: Callable[[], float] = random.random,
     ) -> None:
         """
@@ -77,6 +78,7 @@ class Mesh:
                 inside `send`.
             admit: decides about a node that asks to join, within PEER_JOIN_S: the cluster with it, committed, or a
                 WalrqError. NotLeader with details leader="host:port" (the leader's peer address) sends it there.
+            version: the newest version of the state machine that this node can be, told to peers.
             draw: from 0 to 1, for jitter.
 
         Raises:
@@ -91,6 +93,7 @@ class Mesh:
         self._address = address
         self._endpoints = endpoints
         self._members = members
+        self._version = version
         self._life = int.from_bytes(os.urandom(8), "big")
         # What nodes said about themselves last, members or not.
         self._told: dict[str, PeerHello] = {}
@@ -154,6 +157,11 @@ class Mesh:
         told = self._told.get(node)
         return {} if told is None else told.endpoints
 
+    def version_of(self, node: str) -> int:
+        """The newest version of the state machine that a node can be, as it told last; 1 for one that never told."""
+        told = self._told.get(node)
+        return 1 if told is None else told.version
+
     def stats(self) -> dict[str, PeerStats]:
         """Figures of each peer."""
         return {node: peer.stats(self._incoming.count(node)) for node, peer in self._peers.items()}
@@ -182,6 +190,7 @@ class Mesh:
             endpoints=dict(self._endpoints()),
             purpose=purpose,
             life=self._life,
+            version=self._version,
         )
 
     # --- tasks ----------------------------------------------------------------------------------------------

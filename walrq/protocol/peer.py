@@ -110,6 +110,7 @@ class PeerHello:
         endpoints: where clients reach it, by door ("cbor": "host:port").
         purpose: what this connection is for.
         life: drawn anew at each start of the process: tells two processes with one name apart.
+        version: the newest version of the state machine that it can be.
     """
 
     cluster: str
@@ -119,6 +120,7 @@ class PeerHello:
     endpoints: Mapping[str, str] = attrs.field(factory=dict, hash=False)
     purpose: Purpose = Purpose.CONTROL
     life: int = 0
+    version: int = 1
 
 
 @attrs.frozen
@@ -212,6 +214,7 @@ def encode_hello(hello: PeerHello) -> bytes:
             dict(hello.endpoints),
             str(hello.purpose),
             hello.life,
+            hello.version,
         ]
     )
 
@@ -238,6 +241,7 @@ def decode_hello(data: bytes) -> PeerHello:
             endpoints=_endpoints(item[4]),
             purpose=_purpose(item[5]),
             life=fields.uint(item[6], "life", UINT64_MAX),
+            version=fields.uint(item[7], "version", _VERSION_LIMIT) if len(item) > 7 else 1,
         )
     except RequestError as error:
         raise RemoteProtocolError(f"in a peer's hello: {error.text}", **error.details) from None

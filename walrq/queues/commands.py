@@ -20,6 +20,9 @@ from walrq.api import Columns, Filter, Range, SettleKind, value
 from walrq.errors import CorruptRecord
 
 FORMAT: Final = 1
+# The newest version of the state machine that this walrq can be. Which one a cluster is stands in its log: a leader
+# raises it once every member can follow (`RaiseVersion`), so that no node ever meets a command it does not know.
+VERSION_MAX: Final = 1
 # CBOR: the first byte of an array of four, and the first one that says that a longer unsigned integer follows.
 _ARRAY_OF_FOUR: Final = 0x84
 _UINT_FOLLOWS: Final = 24
@@ -61,6 +64,7 @@ class Op(enum.IntEnum):
     HYDRATE = 17
     BOOTSTRAP = 18
     UNDO = 19
+    RAISE_VERSION = 20
 
 
 @value
@@ -248,6 +252,13 @@ class Bootstrap:
     secret: bytes
 
 
+@value
+class RaiseVersion:
+    """From here on the state machine is of this version; a lower one changes nothing."""
+
+    version: int
+
+
 Command: TypeAlias = (
     Push
     | Lease
@@ -268,7 +279,11 @@ Command: TypeAlias = (
     | KeepSessions
     | Hydrate
     | Bootstrap
+    | RaiseVersion
 )
+
+# Since which version of the state machine a kind of command may be proposed; those that are not here: since 1.
+SINCE: Final[dict[type, int]] = {}
 
 
 @value
@@ -378,6 +393,7 @@ _ENCODERS: Final[dict[type, tuple[int, _Encoder]]] = {
         lambda c: [c.uid, c.priority, [attrs.astuple(b, recurse=False) for b in c.batches]],
     ),
     Bootstrap: (Op.BOOTSTRAP.value, lambda c: [c.cluster, c.secret]),
+    RaiseVersion: (Op.RAISE_VERSION.value, lambda c: [c.version]),
 }
 
 
@@ -416,6 +432,7 @@ _DECODERS: Final[dict[int, _Decoder]] = {
     Op.KEEP_SESSIONS.value: lambda f: KeepSessions(tuple(f[4])),
     Op.HYDRATE.value: lambda f: Hydrate(f[4], f[5], tuple(map(_open_cold, f[6]))),
     Op.BOOTSTRAP.value: lambda f: Bootstrap(f[4], f[5]),
+    Op.RAISE_VERSION.value: lambda f: RaiseVersion(f[4]),
 }
 
 
@@ -441,6 +458,9 @@ def decode_entry(body: bytes) -> tuple[Stamp, list[Tagged]]:
         version, lease_ms, wall_ms, rows = cbor2.loads(body)
         if version != FORMAT:
             raise CorruptRecord(f"entry format {version} is not known to this version (knows {FORMAT})")
+        unknown = [row[0] for row in rows if row[0] not in _DECODERS]
+        if unknown:
+            raise CorruptRecord(f"an entry holds command {unknown[0]}, which this version of walrq does not know")
         commands = [Tagged(_DECODERS[row[0]](row), row[1], row[2], row[3]) for row in rows]
     except (cbor2.CBORDecodeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise CorruptRecord(f"an entry's commands cannot be read: {error}") from error

@@ -27,8 +27,9 @@ from walrq.api import Attempt
 from walrq.errors import CorruptRecord
 from walrq.ids import INCARNATION_MAX
 from walrq.queues.batch import BACKOFF, DELAYED, LEASED, PARKED, READY, Batch, Lease, Origin, Run
+from walrq.queues.commands import VERSION_MAX
 from walrq.queues.lanes import Cold, Group, Level, tie
-from walrq.queues.machine import DEFAULT_BOUNDS, Bounds, Machine
+from walrq.queues.machine import DEFAULT_BOUNDS, Bounds, Machine, check_version
 from walrq.queues.queue import (
     DEDUP_BUCKETS,
     DEDUP_PAGE_FIRST,
@@ -126,7 +127,9 @@ def _batch(batch: Batch) -> list[Any]:
 
 
 def _machine_page(m: Machine) -> bytes:
-    return cbor2.dumps((FORMAT, m.cluster, m.secret, m.now, m.wall, m.incarnations))
+    # Version 1 is as it was before there were versions.
+    version = () if m.version == 1 else (m.version,)
+    return cbor2.dumps((FORMAT, m.cluster, m.secret, m.now, m.wall, *version, m.incarnations))
 
 
 def _queue_page(queue: Queue, page: int) -> bytes | None:
@@ -489,20 +492,26 @@ def _restore_sessions(m: Machine, rows: list[Any]) -> None:
         m.sessions.table[number] = session
 
 
-def load(pages: Iterable[tuple[bytes, bytes]], bounds: Bounds = DEFAULT_BOUNDS) -> Machine:
+def load(
+    pages: Iterable[tuple[bytes, bytes]], bounds: Bounds = DEFAULT_BOUNDS, version_max: int = VERSION_MAX
+) -> Machine:
     """The machine whose image these pages are.
 
+    Args:
+        version_max: the newest version of the state machine that this node can be.
+
     Raises:
+        DataDirInvalid: the image is of a newer one.
         CorruptRecord: a page of a newer format, or bytes no image of this version holds.
     """
     try:
-        return _load(pages, bounds)
+        return _load(pages, bounds, version_max)
     except (cbor2.CBORError, struct.error, ValueError, TypeError, LookupError, AttributeError) as error:
         raise CorruptRecord(f"the image of the queues cannot be read by this version: {error!r}") from error
 
 
-def _load(pages: Iterable[tuple[bytes, bytes]], bounds: Bounds) -> Machine:
-    m = Machine(bounds)
+def _load(pages: Iterable[tuple[bytes, bytes]], bounds: Bounds, version_max: int) -> Machine:
+    m = Machine(bounds, version_max)
     headers: list[tuple[int, bytes]] = []
     turns: list[tuple[int, bytes]] = []
     dedup: dict[int, list[Any]] = {}
@@ -513,7 +522,9 @@ def _load(pages: Iterable[tuple[bytes, bytes]], bounds: Bounds) -> Machine:
             version, *fields = cbor2.loads(body)
             if not 1 <= version <= FORMAT:
                 raise CorruptRecord(f"image format {version} is not known to this version (knows 1 to {FORMAT})")
-            m.cluster, m.secret, m.now, m.wall, m.incarnations = fields
+            m.cluster, m.secret, m.now, m.wall, *agreed, m.incarnations = fields
+            m.version = agreed[0] if agreed else 1
+            check_version(m.version, version_max)
         elif key[:1] == b"s":
             sessions.extend(cbor2.loads(body))
         else:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import attrs
 
 from walrq import api, limits
-from walrq.errors import Code, Overloaded, QueueNotFound, WalrqError
+from walrq.errors import Code, DataDirInvalid, Overloaded, QueueNotFound, WalrqError
 from walrq.ids import INCARNATION_MAX, make_uid, shard_of
 from walrq.queues import commands, death, horizon, leases, pending, pushes
 from walrq.queues.batch import Batch, Lease, Run
@@ -65,10 +65,13 @@ class Machine:
         dedup_ids: how many deduplication ids are remembered, expired ones included.
         live_blocks: live batches per block of 64 log indexes; an absent block holds none.
         secret, cluster: from the bootstrap command.
+        version, version_max: of the state machine: agreed on in the log, and the newest one that this node can be.
     """
 
-    def __init__(self, bounds: Bounds = DEFAULT_BOUNDS) -> None:
+    def __init__(self, bounds: Bounds = DEFAULT_BOUNDS, version_max: int = commands.VERSION_MAX) -> None:
         self.bounds = bounds
+        self.version = 1
+        self.version_max = version_max
         self.windowed = any(
             bound is not None
             for bound in (
@@ -189,7 +192,11 @@ class Machine:
         return Stamp(self.now, self.wall)
 
     def apply(self, index: int, stamp: Stamp, entry: Sequence[Tagged]) -> list[Result]:
-        """Apply one entry; one result per command."""
+        """Apply one entry; one result per command.
+
+        Raises:
+            DataDirInvalid: it raises the version beyond what this node can be.
+        """
         # inv: ClockMonotonic
         assert stamp.lease_ms >= self.now and stamp.wall_ms >= self.wall, (stamp, self.now, self.wall)
         self.now = stamp.lease_ms
@@ -208,6 +215,9 @@ class Machine:
     def _execute(self, command: commands.Command) -> Result:
         try:
             return _HANDLERS[type(command)](self, command)
+        except DataDirInvalid:
+            # No answer of the state machine: this node cannot be one of this version.
+            raise
         except WalrqError as error:
             return api.Failed(error.code, error.text, error.details)
 
@@ -421,6 +431,27 @@ def _bootstrap(m: Machine, command: commands.Bootstrap) -> api.Done:
     return api.Done()
 
 
+def _raise_version(m: Machine, command: commands.RaiseVersion) -> api.Done:
+    check_version(command.version, m.version_max)
+    m.version = max(m.version, command.version)
+    return api.Done()
+
+
+def check_version(version: int, version_max: int) -> None:
+    """Refuse a state machine that this node cannot be.
+
+    Raises:
+        DataDirInvalid: it is too new.
+    """
+    if version > version_max:
+        raise DataDirInvalid(
+            f"the cluster agreed on version {version} of the state machine, this walrq knows up to {version_max}: start"
+            " a newer walrq on this data directory; nothing in it was lost",
+            version=version,
+            limit=version_max,
+        )
+
+
 _HANDLERS: Final[dict[type, Callable[[Machine, Any], Result]]] = {
     commands.Push: pushes.push,
     commands.Lease: leases.grant,
@@ -441,6 +472,7 @@ _HANDLERS: Final[dict[type, Callable[[Machine, Any], Result]]] = {
     commands.KeepSessions: _keep_sessions,
     commands.Hydrate: horizon.hydrate,
     commands.Bootstrap: _bootstrap,
+    commands.RaiseVersion: _raise_version,
 }
 
 # What each kind of command is answered with when it succeeds, as the session table keeps it.
@@ -464,5 +496,6 @@ _ANSWERS: Final[dict[type, type]] = {
     commands.KeepSessions: api.Done,
     commands.Hydrate: api.Done,
     commands.Bootstrap: api.Done,
+    commands.RaiseVersion: api.Done,
 }
 assert _ANSWERS.keys() == _HANDLERS.keys()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import attrs
 
 from walrq.limits import BODY_CACHE_BYTES, REPLICA_RECENT_BYTES, SNAPSHOT_COMMANDS, SNAPSHOT_LOG_BYTES
+from walrq.queues.commands import VERSION_MAX
 from walrq.queues.machine import Bounds
 from walrq.raft import leader, trace
 from walrq.raft.election import Timing
@@ -38,6 +39,7 @@ class ReplicaConfig:
         body_cache_bytes: payload bytes kept in memory.
         recent_bytes: entries kept in memory for followers. A node that is alone keeps none.
         bounds: of the replicated state.
+        version_max: the newest version of the state machine that this node can be.
     """
 
     node_id: str
@@ -55,3 +57,4 @@ class ReplicaConfig:
     body_cache_bytes: int = BODY_CACHE_BYTES
     recent_bytes: int = REPLICA_RECENT_BYTES
     bounds: Bounds = attrs.field(factory=Bounds)
+    version_max: int = VERSION_MAX

@@ -91,7 +91,7 @@ def look(storage: Storage, config: ReplicaConfig) -> Found:
 
     Raises:
         ConfigError: the list of a new cluster does not name this node.
-        StorageError: what is stored belongs to another node, or cannot be read.
+        StorageError: what is stored belongs to another node, is of a newer version, or cannot be read.
     """
     recovered = storage.recovered
     hard = recovered.hard_state
@@ -199,9 +199,9 @@ def _enter(storage: Storage, config: ReplicaConfig, *, term: int) -> None:
 
 def _from_snapshot(config: ReplicaConfig, snapshot: SnapshotReader | None) -> Found:
     if snapshot is None:
-        machine, pages, index, term = Machine(config.bounds), dict[bytes, bytes](), 0, 0
+        machine, pages, index, term = Machine(config.bounds, config.version_max), dict[bytes, bytes](), 0, 0
     else:
-        machine, pages = load(snapshot.pages(), config.bounds), snapshot.hashes
+        machine, pages = load(snapshot.pages(), config.bounds, config.version_max), snapshot.hashes
         index, term = snapshot.index, snapshot.term
     recent = Recent(config.recent_bytes, index)
     return Found(machine, pages, index, index, term, HardState(), "", [], recent)

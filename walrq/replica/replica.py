@@ -60,6 +60,9 @@ class Replica(Seam):
         while self.has_work:
             # The first entry of the term; the birth of a new cluster.
             self._write_now(reading)
+        if self._alone and machine.version < self.config.version_max:
+            self._raise_version(self.config.version_max, reading)
+            self._write_now(reading)
 
     def _write_now(self, reading: Reading) -> None:
         batch = self.take_batch(reading)
@@ -147,7 +150,7 @@ class Replica(Seam):
         if chunk is None or self._persisting is not None or self._raft.has_ready or self._images.job is not None:
             return None
         holds = self._raft.holds(chunk.index, chunk.snapshot_term)
-        return InstallSnapshot(self._receiving, self._storage, chunk, self.config.bounds, holds=holds)
+        return InstallSnapshot(self._receiving, self._storage, chunk, self.config, holds=holds)
 
     def _store(self) -> Job | None:
         chunks = self._raft.take_chunks()
@@ -370,6 +373,7 @@ class Replica(Seam):
             "entries": self._entries,
             "body_cache_bytes": self._bodies.bytes,
             "recent_bytes": self._recent.bytes,
+            "state_version": self.machine.version,
         }
 
     def close(self, *, clean: bool = True) -> None:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from walrq import api
 from walrq.errors import Code, DiskFull, NotLeader, NotReady, StorageError
 from walrq.queues.clocks import LeaderClock, Reading
-from walrq.queues.commands import Bootstrap, Push, Tagged, decode_entry, encode_entry, stamp_of
+from walrq.queues.commands import (
+    SINCE,
+    Bootstrap,
+    Push,
+    RaiseVersion,
+    Tagged,
+    decode_entry,
+    encode_entry,
+    stamp_of,
+)
 from walrq.queues.effects import Effects, Result
 from walrq.queues.image import live_in
 from walrq.queues.reads import lost_messages
@@ -89,6 +98,9 @@ class Seam:
         # --- peers
         self._heard: dict[str, int] = {}
         self._links: dict[str, Member] = {}
+        # The newest version of the state machine that others can be, as each told last.
+        self._versions: dict[str, int] = {}
+        self._raised_at = 0
         # Reads that were asked for and are not decided; (index, ticket) of those that wait for an entry.
         self._reads_asked = 0
         self._reads: list[tuple[int, int]] = []
@@ -196,10 +208,13 @@ class Seam:
 
         Raises:
             NotLeader: this node does not lead, or is handing over.
+            NotReady: not every member of the cluster knows such commands yet.
         """
         lead = self._raft.lead
         if lead is None or lead.transfer is not None or not self.machine.cluster:
             raise self._not_leader()
+        if SINCE and SINCE.get(type(command.command), 1) > self.machine.version:
+            raise self._too_new(command)
         self._ticket = ticket = self._ticket + 1
         self._gathered.append(command)
         self._gathered_tickets.append(ticket)
@@ -213,6 +228,13 @@ class Seam:
             target = lead.transfer.target
             return NotLeader(f"leadership is being handed to {target!r}", leader=target)
         return NotLeader("this node has just begun to lead; ask again", leader=None)
+
+    def _too_new(self, command: Tagged) -> NotReady:
+        kind = type(command.command)
+        return NotReady(
+            f"{kind.__name__} needs version {SINCE[kind]} of the state machine, and the cluster is at"
+            f" {self.machine.version} until every member is upgraded"
+        )
 
     def propose_expiry(self) -> None:
         """Ask for an entry even if nobody proposes: its stamp expires what is due. Nothing, unless this node leads."""
@@ -495,6 +517,7 @@ class Seam:
         before = self._raft.log.term_at(lead.term_start - 1) if lead is not None else 0
         self._times.office(before if before is not None else self._raft.term)
         self._point_proposed = 0
+        self._raised_at = 0
         if lead is not None and self._reading is not None:
             self._clock(self._reading)
 
@@ -561,6 +584,33 @@ class Seam:
             self._note_lost_bodies()
         if self._links and self._raft.accepts:
             self._bind()
+        if self.machine.version < self.config.version_max:
+            self._agree_on_version(reading)
+
+    def _agree_on_version(self, reading: Reading) -> None:
+        """Let a leader raise the version of the state machine to what every member can be.
+
+        inv: StateMachineSafety: a member that is not there, or said nothing, may be an older one.
+        """
+        raft, lead = self._raft, self._raft.lead
+        if lead is None or not self.accepts or self.applied_index < max(lead.term_start, self._raised_at):
+            return
+        agreed = self.config.version_max
+        for node in self._configuration.nodes:
+            if node != self.config.node_id:
+                heard = self._heard.get(node)
+                is_there = heard is not None and raft.ticks - heard <= self.config.timing.election
+                agreed = min(agreed, self._versions.get(node, 1) if is_there else 1)
+        if agreed > self.machine.version:
+            self._raise_version(agreed, reading)
+
+    def _raise_version(self, version: int, reading: Reading) -> None:
+        clock = self._times.current or self._clock(reading)
+        stamp = clock.stamp(reading if self._alone else self._times.agreed(reading))
+        commands = [Tagged(RaiseVersion(version))]
+        self._append(Kind.COMMANDS, encode_entry(stamp, commands))
+        self._raised_at = self._raft.last_index
+        self._pending[self._raised_at] = Pending(stamp, commands, [])
 
     def _mend(self) -> None:
         """See whether what was lost is here again."""
@@ -669,13 +719,14 @@ class Seam:
             return None
         return append.filled(entries)
 
-    def link_up(self, node: str, disk_uuid: bytes, address: str) -> None:
-        """A peer is there: under this name, with this disk, reached at this address.
+    def link_up(self, node: str, disk_uuid: bytes, address: str, version: int = 1) -> None:
+        """A peer is there: under this name, with this disk, reached at this address, of this version at most.
 
         While this node leads, what is new about a member goes into the configuration. A member that comes with another
         disk than the one its name is bound to is not that member any more, and is not noted.
         """
         self._links[node] = Member(node, address, disk_uuid)
+        self._versions[node] = version
         if self._raft.accepts:
             self._bind()
 

@@ -17,8 +17,9 @@ import attrs
 
 from walrq.errors import CorruptRecord, DiskFull, StorageError
 from walrq.queues.image import live_in, load
-from walrq.queues.machine import Bounds, Machine
+from walrq.queues.machine import Machine
 from walrq.raft.snapshots import Chunk, ChunkWanted
+from walrq.replica.config import ReplicaConfig
 from walrq.storage.storage import Pin, Storage
 from walrq.storage.transfer import Installer, Outgoing
 
@@ -187,10 +188,12 @@ class StoreChunks:
 class InstallSnapshot:
     """A job: put a received snapshot in place, and load the state that it is."""
 
-    def __init__(self, receiving: Receiving, storage: Storage, chunk: Chunk, bounds: Bounds, *, holds: bool) -> None:
+    def __init__(
+        self, receiving: Receiving, storage: Storage, chunk: Chunk, config: ReplicaConfig, *, holds: bool
+    ) -> None:
         self._receiving = receiving
         self._storage = storage
-        self._bounds = bounds
+        self._config = config
         self._holds = holds
         self.chunk = chunk
         self.machine: Machine | None = None
@@ -201,7 +204,7 @@ class InstallSnapshot:
         """Install. Blocking.
 
         Raises:
-            CorruptRecord: the image is one that this version cannot read: the process must end.
+            CorruptRecord, DataDirInvalid: the image is one that this version cannot read: the process must end.
         """
         try:
             self._receiving.finish(holds=self._holds)
@@ -211,5 +214,5 @@ class InstallSnapshot:
             return
         snapshot = self._storage.snapshot
         assert snapshot is not None and snapshot.index == self.chunk.index
-        self.machine = load(snapshot.pages(), self._bounds)
+        self.machine = load(snapshot.pages(), self._config.bounds, self._config.version_max)
         self.hashes = snapshot.hashes

@@ -117,6 +117,7 @@ ANSWERS: dict[type, type] = {
             c.CloseSession,
             c.KeepSessions,
             c.Bootstrap,
+            c.RaiseVersion,
         ),
         api.Done,
     ),
@@ -161,6 +162,7 @@ class Model:
             c.Forget: lambda command: api.Failed(int(Code.INVALID_ARGUMENT), "forget needs a session"),
             c.KeepSessions: self._keep_sessions,
             c.Bootstrap: self._bootstrap,
+            c.RaiseVersion: lambda command: api.Done(),
         }
 
     @property
