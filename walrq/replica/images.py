@@ -153,11 +153,15 @@ class Images:
         self.point: tuple[int, int] | None = None
         self.count = 0
         self.roots = Roots()
+        # The next one writes every page, for one that is stored cannot be read.
+        self._renewed = False
 
     @property
     def is_long(self) -> bool:
         """Whether the log behind the last image is long enough for another."""
         config = self._config
+        if self._renewed:
+            return True
         return self.log_bytes >= config.snapshot_log_bytes or self.commands >= config.snapshot_commands
 
     @property
@@ -177,6 +181,9 @@ class Images:
 
     def freeze(self, index: int) -> None:
         """Fix the image of now, which is that of `index`."""
+        if self._renewed:
+            self._imager.start_over()
+            self._renewed = False
         self._imager.freeze()
         self.point = index, self._machine.tally.messages
         self.log_bytes = self.commands = 0
@@ -209,6 +216,10 @@ class Images:
         self.job = None
         self._imager.start_over()
 
+    def renew(self) -> None:
+        """A page of the newest one cannot be read any more: the next is due at once, and keeps none of its pages."""
+        self._renewed = True
+
     def replace(self, machine: Machine, hashes: Mapping[bytes, bytes], index: int) -> None:
         """The state came from a peer. No job may be under way."""
         assert self.job is None
@@ -218,4 +229,5 @@ class Images:
         self.messages = machine.tally.messages
         self.log_bytes = self.commands = 0
         self.point = None
+        self._renewed = False
         self.roots.add(self.roots.own, index, root_of(hashes))

@@ -197,6 +197,10 @@ class Replica(Seam):
 
     def _cannot_send(self, read: Read) -> None:
         self._send_at_tick = self._raft.ticks + SEND_AGAIN_TICKS
+        if read.damaged and read.wanted.index != self._renewed_at:
+            # Once: if that one is damaged as well it is the disk.
+            self._renewed_at = max(read.wanted.index, self._images.index)
+            self._images.renew()
         if read.why and read.why != self._send_failure:
             self._send_failure = read.why
             self._findings.append(

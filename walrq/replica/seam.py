@@ -123,6 +123,8 @@ class Seam:
         self._sending = Sending(storage)
         self._send_at_tick = 0
         self._send_failure = ""
+        # The snapshot that was found damaged last.
+        self._renewed_at = 0
         self._receiving = Receiving(storage)
         # The last chunk of a snapshot that is whole and not in place yet.
         self._whole: Chunk | None = None

@@ -45,12 +45,13 @@ class _Stream:
 
 @attrs.frozen
 class Read:
-    """What was read for a follower; `data` None: nothing can be. `why`: it is there, but damaged."""
+    """What was read for a follower; `data` None: nothing can be, and `why`. `damaged`: what is stored is not sound."""
 
     wanted: ChunkWanted
     data: bytes | None
     is_last: bool = False
     why: str = ""
+    damaged: bool = False
 
 
 class Sending:
@@ -81,7 +82,7 @@ class Sending:
             return Read(wanted, *stream.read(wanted.offset, wanted.bytes_max))
         except (StorageError, CorruptRecord) as error:
             # Begun anew, a little later, with what there is then.
-            return Read(wanted, None, why=error.text)
+            return Read(wanted, None, why=error.text, damaged=isinstance(error, CorruptRecord))
 
     def _stream(self, wanted: ChunkWanted, machine: Machine) -> _Stream | None:
         stream = self._streams.get(wanted.receiver)
