@@ -204,6 +204,16 @@ EndsOnlyByIdling ==
         \/ act'.op = "CloseSession" /\ act'.s = s
 
 -----------------------------------------------------------------------------
+(* LIVENESS: who goes on asking hears what became of each request, if not every answer gets lost; *)
+Time == WF_vars(Tick) /\ WF_vars(Reap)
+Heard(s, n) == n <= sent[s] /\ \E lowest \in Requests : Push(s, n, lowest, TRUE)
+FairSpec == Spec /\ Time /\ \A s \in Sessions, n \in Requests : WF_vars(Heard(s, n))
+UnheardSpec == Spec /\ Time
+Answered == \A s \in Sessions, n \in Requests : n <= sent[s] ~> answers[s][n] # "none"
+(* and a table that nobody asks anything any more gets empty. *)
+IdleEnds == <>[](act.op \in {"Tick", "Reap"}) => <>(DOMAIN table = {})
+
+-----------------------------------------------------------------------------
 (* WITNESSES. *)
 (* Read as failed, an unknown answer lies: the first copy may have been applied before the session ended. *)
 UnknownIsFailed == \A s \in Sessions, n \in Requests : answers[s][n] = "unknown" => effects[s][n] = 0
