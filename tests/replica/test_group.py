@@ -9,6 +9,7 @@ from walrq import api
 from walrq.errors import NotLeader
 from walrq.queues import commands as c
 from walrq.queues import effects
+from walrq.raft.messages import Append
 from walrq.raft.roles import Status
 
 
@@ -191,6 +192,27 @@ def test_a_lost_push_that_another_leader_spreads_happens_after_all(group: Group)
     assert leader.results == {} or ticket not in leader.results
     assert leader.lost == [ticket]
     assert leader.replica.machine.queues["q"].length == 1
+
+
+def test_a_leader_that_was_paused_answers_what_another_leader_replaced(group: Group) -> None:
+    """Who asked would wait for ever: the first word of the new leader may be what stands in the request's place."""
+    paused = group.leader()
+    group.isolate(paused.name)
+    (ticket,) = paused.ask(push(b"m"))
+    group.settle()
+    paused.up = False
+    group.ticks(25)
+    new = group.leader()
+    new.do(push(b"other"))
+
+    group.heal()
+    group.drops = lambda message: message.receiver == paused.name and not isinstance(message, Append)
+    paused.up = True
+    new.replica.link_lost(paused.name)
+    group.settle()
+
+    assert paused.replica.leader == new.name
+    assert paused.lost == [ticket]
 
 
 def test_a_deposed_leader_cannot_lease(group: Group) -> None:

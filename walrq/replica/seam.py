@@ -555,6 +555,9 @@ class Seam:
 
     def _take_over(self, message: Append, first: int) -> None:
         """Entries of an append, from `first` on, are in the log now."""
+        if self._raft.lead is not self._office:
+            # It ended this node's office as well: who waits for what is cut now must be told.
+            self._change_office()
         recent = self._recent
         if first <= self._noted:
             self._forget_from(first)
