@@ -58,6 +58,7 @@ class History:
         self._results: dict[int, list[effects.Result]] = {}
         # Images that snapshots of these indexes must show.
         self._images: dict[int, dict[bytes, bytes]] = {}
+        self._oldest = 0
         self._compared: dict[str, int] = {}
         self._term = self._wall_term = 0
         self._watch = Watch(self.shadow)
@@ -155,6 +156,7 @@ class History:
         self._images[index] = full_pages(self.shadow)
         while len(self._images) > IMAGES_KEPT:
             del self._images[min(self._images)]
+        self._oldest = min(self._images)
 
     def frozen(self, name: str, index: int) -> None:
         """A snapshot was begun: this is what it must hold, whatever happens until it is written."""
@@ -168,6 +170,7 @@ class History:
         assert reader is not None
         promise("SnapLeDurable", reader.index <= storage.durable_index, name, reader.index, storage.durable_index)
         wanted = self._images.get(reader.index)
+        promise("NoMixedRead", wanted is not None or reader.index < self._oldest, name, "no point", reader.index)
         if wanted is not None:
             found = dict(reader.pages())
             differing = [key for key in wanted.keys() | found.keys() if wanted.get(key) != found.get(key)]
