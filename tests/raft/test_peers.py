@@ -813,6 +813,21 @@ def test_a_snapshot_is_installed_with_its_configuration() -> None:
         )
 
 
+def test_nothing_is_committed_behind_a_snapshot_that_is_being_installed() -> None:
+    """CommitMonotonic: the log's entries got there as well, acknowledged late; what is applied meanwhile is undone."""
+    raft = follower()
+    hear(raft, SnapshotOffer, "b", 3, 1, 2, 1, Configuration.of("abc"))
+    hear(raft, SnapshotChunk, "b", 3, 1, 0, True, b"all")
+    (chunk,) = raft.take_chunks()
+    assert raft.chunk_stored(chunk)
+    before = raft.commit_index
+    hear(raft, Heartbeat, "b", 3, 3, 1)
+    assert before == raft.commit_index
+    raft.installed(chunk)
+    hear(raft, Heartbeat, "b", 3, 3, 2)
+    assert 3 == raft.commit_index
+
+
 def test_a_snapshot_that_is_no_good_is_refused() -> None:
     """The leader begins again; without a word if there is another leader by now."""
     for later in (False, True):

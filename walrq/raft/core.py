@@ -578,7 +578,9 @@ class Raft(Node):
 
     def _on_heartbeat(self, message: Heartbeat) -> None:
         self._follow(message.sender)
-        self._commit_to(min(message.commit, self.last_index))
+        if not self._intake.installing:
+            # inv: CommitMonotonic: what is put in the log's place must not be behind what is applied by then.
+            self._commit_to(min(message.commit, self.last_index))
         # Never behind a write of entries: the leader asks whether this node lives, not how fast its disk is.
         self._tell(HeartbeatReply, message.sender, message.round)
 
