@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from walrq.errors import ConfigError
 from walrq.queues.machine import Machine
 from walrq.queues.sessions import Sessions
 from walrq.simulator.cluster import NODES_MAX, Cluster, run_seed
-from walrq.simulator.options import Options
+from walrq.simulator.options import CLUSTER_MARKS, MARKS, Options, Report
 from walrq.simulator.promises import Broken
 from walrq.storage.wal import Wal
 from walrq.testing import cluster
@@ -153,3 +154,57 @@ def test_a_planted_mistake_is_found(
             assert command in error.__notes__
             return
     pytest.fail("forty seeds did not notice")
+
+
+# --- long runs ----------------------------------------------------------------------------------------------
+def test_a_long_run_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done is not done again; a part in which something broke is."""
+    ran: list[int] = []
+    broken = {5}
+
+    def run(seed: int, options: Options) -> object:
+        ran.append(seed)
+        assert seed not in broken
+        return Report(seed, 3, Counter(), 1, 600, 70, 0, [])
+
+    monkeypatch.setattr(cluster, "run_seed", run)
+    monkeypatch.setattr(cluster, "CHUNK_SEEDS", 2)
+    path = tmp_path / "progress.json"
+    total, _ = cluster.run_batch(range(10), Options(), resume=path)
+    assert (ran, [seed for seed, _ in total.failures]) == ([0, 1, 2, 3, 4, 5], [5])
+
+    ran.clear()
+    broken.clear()
+    total, _ = cluster.run_batch(range(10), Options(), resume=path)
+    assert (ran, total.seeds, total.failures) == ([4, 5, 6, 7, 8, 9], 10, [])
+
+    ran.clear()
+    monkeypatch.setattr(cluster, "code_digest", lambda: "other")
+    total, _ = cluster.run_batch(range(10), Options(), resume=path)
+    assert (len(ran), total.seeds) == (10, 10)
+
+
+def test_progress_of_another_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts of different runs would say nothing together."""
+    monkeypatch.setattr(cluster, "run_seed", lambda seed, options: Report(seed, 3, Counter(), 1, 600, 70, 0, []))
+    path = tmp_path / "progress.json"
+    cluster.run_batch(range(3), Options(), resume=path)
+
+    with pytest.raises(SystemExit, match="another run"):
+        cluster.run_batch(range(4), Options(), resume=path)
+
+
+def test_a_batch_owes_shares_events_and_requests() -> None:
+    """A batch without failovers, or of idle seeds, fails although nothing broke."""
+    total = cluster.Total()
+    for seed in range(cluster.SHARES_FROM_SEEDS):
+        total.add(Report(seed, 3, Counter(dict.fromkeys((*MARKS, *CLUSTER_MARKS), 1)), 1, 600, 70, 0, []))
+    assert total.absent() == []
+
+    total.reached["leader changed"] = 1
+    total.least_events, total.least_requests = 499, 59
+    assert [line.split(":")[0].split(",")[0] for line in total.absent()] == [
+        "leader changed",
+        "a seed has 499 events",
+        "a seed has 59 requests",
+    ]
