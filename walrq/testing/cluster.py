@@ -27,7 +27,16 @@ import attrs
 
 from walrq.errors import WalrqError
 from walrq.simulator.cluster import NODES_MAX, replay, run_seed
-from walrq.simulator.options import CLUSTER_MARKS, EVENTS_MIN, MARKS, REQUESTS_MIN, SHARES, Options, Report
+from walrq.simulator.options import (
+    CLUSTER_MARKS,
+    EVENTS_MIN,
+    MARKS,
+    RARE_TOGETHER,
+    REQUESTS_MIN,
+    SHARES,
+    Options,
+    Report,
+)
 
 # Seeds that a process of a batch runs at a time, and after which progress is written.
 CHUNK_SEEDS: Final = 50
@@ -87,8 +96,8 @@ class Total:
 
     def absent(self) -> list[str]:
         """What the batch should have exercised and did not, as text."""
-        owed = (*MARKS, *CLUSTER_MARKS) if self.clusters else MARKS
-        found = [f"never: {name}" for name in owed if not self.marks[name]]
+        owed = set(MARKS) if not self.clusters else {*MARKS, *CLUSTER_MARKS} - RARE_TOGETHER
+        found = [f"never: {name}" for name in (*MARKS, *CLUSTER_MARKS) if name in owed and not self.marks[name]]
         if self.clusters >= SHARES_FROM_SEEDS:
             for name, percent in SHARES.items():
                 if self.reached[name] * 100 < percent * self.clusters:
