@@ -19,6 +19,7 @@ from walrq.raft.messages import (
     Heartbeat,
     Message,
     PreVote,
+    RecordsReply,
     SnapshotReply,
     SnapshotStatus,
     TimeoutNow,
@@ -36,9 +37,13 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
     "bool": st.booleans(),
     "str": names,
     "bytes": st.binary(max_size=100),
+    "tuple[int, ...]": st.lists(uints, max_size=5).map(tuple),
     "Configuration": st.builds(Configuration.of, st.sets(names, min_size=1, max_size=5)),
     "SnapshotStatus": st.sampled_from(SnapshotStatus),
 }
+
+
+entries = st.builds(Entry, uints, st.sampled_from(Kind), st.binary(max_size=20))
 
 
 @st.composite
@@ -58,6 +63,10 @@ def messages(draw: st.DrawFn) -> Message:
     kind = draw(st.sampled_from(list(NUMBERS)))
     if kind is Append:
         return draw(appends())
+    if kind is RecordsReply:
+        found = draw(st.lists(st.tuples(uints, entries), max_size=4))
+        head = (draw(names), draw(names), draw(names), draw(uints), draw(uints), draw(uints))
+        return RecordsReply(*head, tuple(index for index, _ in found), tuple(entry for _, entry in found))
     return kind(*(draw(BY_TYPE[str(field.type)]) for field in attrs.fields(kind)))
 
 
@@ -181,7 +190,7 @@ def test_a_large_body_is_a_piece_of_its_own() -> None:
 
 def test_numbers_and_positions_stay_what_they_are() -> None:
     """Nodes of different versions talk to each other while a group is upgraded."""
-    assert list(range(1, 17)) == list(NUMBERS.values())
+    assert list(range(1, 19)) == list(NUMBERS.values())
     assert [1, "c", "a", "b", 5, 7, 4, 1] == cbor2.loads(encode(PreVote(*HEAD, 7, 4, 1)))
     assert [3, "c", "a", "b", 5, 7, 4, True] == cbor2.loads(encode(Vote(*HEAD, 7, 4, True)))
     assert [7, "c", "a", "b", 5, 9, 2, None] == cbor2.loads(encode(Heartbeat(*HEAD, 9, 2)))

@@ -7,6 +7,9 @@ import random
 import pytest
 
 from tests.replica.group import Group, Node, push
+from walrq import api
+from walrq.errors import CorruptRecord, Reclaimed
+from walrq.raft.messages import RecordsReply, RecordsRequest
 from walrq.raft.roles import Status
 from walrq.storage.segment import RECORDS_START
 from walrq.testing.disk import PowerOff, SimDisk
@@ -234,22 +237,138 @@ def test_when_all_lost_power_under_a_weak_policy_they_go_on_with_what_they_have(
     assert not any(node.storage.needs_repair for node in group.alive)
 
 
-def test_a_node_that_lost_live_bodies_does_not_lead(group: Group) -> None:
-    """Below its snapshot nobody sends them again by the log; the others have them."""
+# --- below the snapshot -------------------------------------------------------------------------------------
+def segments(node: Node) -> list[str]:
+    """Paths of a node's segments, ascending."""
+    names = sorted(name for name in node.disk.list_directory("data/wal") if name.startswith("seg-"))
+    return [f"data/wal/{name}" for name in names]
+
+
+def payloads(node: Node) -> list[bytes]:
+    """Every message's payload as this node has it. An error: it has it not."""
+    queue = node.replica.machine.queues["q"]
+    return [node.replica.load_body(batch.index, batch.ordinal).payloads for batch in queue.batches()]
+
+
+def stocked(group: Group) -> Node:
+    """Several segments of messages that are alive, below everybody's snapshot; the leader."""
     leader = group.leader()
-    hurt, third = group.others(leader)
     for number in range(12):
-        leader.do(push(b"%d" % number * 1_500))
+        leader.do(push(b"%02d" % number * 700))
     group.ticks(2)
-    hurt.snapshot()
+    for node in group.alive:
+        node.snapshot()
+        assert len(segments(node)) > 2
+    return leader
+
+
+def harm(node: Node, how: str) -> None:
+    """Lose records in the middle of the log of a node that is stopped."""
+    path = segments(node)[1]
+    if how == "removed":
+        node.disk.unlink(path)
+    elif how == "header":
+        node.disk.zero(path, 0, RECORDS_START)
+    else:
+        node.disk.zero(path, RECORDS_START + 1_800, RECORDS_START + 2_000)
+
+
+def verdicts(node: Node) -> list[str]:
+    """The kinds of what a node found in this life and before."""
+    return [finding.split(":")[0] for finding in node.findings]
+
+
+@pytest.mark.parametrize("how", ["removed", "header", "zeroed"])
+def test_lost_bodies_are_fetched_again_and_the_node_leads_as_before(group: Group, how: str) -> None:
+    """Until then it does not stand. What it has then it has for good, and serves."""
+    leader = stocked(group)
+    hurt, third = group.others(leader)
+    whole = payloads(leader)
     hurt.stop()
-    names = sorted(name for name in hurt.disk.list_directory("data/wal") if name.startswith("seg-"))
-    assert len(names) > 1
-    hurt.disk.unlink(f"data/wal/{names[0]}")
+    harm(hurt, how)
     hurt.start()
+    if how == "zeroed":
+        # Old segments are not looked through at a start: somebody has to ask.
+        with pytest.raises(CorruptRecord):
+            payloads(hurt)
+    group.isolate(hurt.name)
+    group.ticks(30)
+    assert verdicts(hurt) == ["bodies_lost"]
+    leader.replica.transfer(hurt.name)
+    group.heal()
     group.connect()
     group.ticks(10)
 
-    assert [finding.split(":")[0] for finding in hurt.findings] == ["bodies_lost"]
-    leader.crash()
-    assert group.leader() is third
+    assert verdicts(hurt) == ["bodies_lost", "bodies_restored"]
+    assert payloads(hurt) == whole
+    assert group.elect(hurt.name) is hurt
+    hurt.do(push(b"goes on"))
+    hurt.crash()
+    hurt.start()
+    group.connect()
+    group.converge(20)
+    assert payloads(hurt) == [*whole, b"goes on"]
+    assert verdicts(hurt) == ["bodies_lost", "bodies_restored"]
+    assert third.findings == []
+
+
+def test_lost_bodies_come_from_whoever_has_them(group: Group) -> None:
+    """The leader lost them as well, and hands over; no two nodes lost the same as the third."""
+    leader = stocked(group)
+    whole = payloads(leader)
+    hurt, third = group.others(leader)
+    for node in (hurt, leader):
+        node.stop()
+        harm(node, "removed")
+    hurt.start()
+    leader.start()
+    group.connect()
+    group.ticks(60)
+
+    for node in (hurt, leader):
+        assert verdicts(node) == ["bodies_lost", "bodies_restored"], node.name
+        assert payloads(node) == whole
+    assert payloads(third) == whole
+    group.converge()
+
+
+def test_what_nobody_has_is_delivered_as_lost(group: Group) -> None:
+    """It keeps no node from leading for ever, and somebody is told."""
+    leader = stocked(group)
+    for node in list(group.alive):
+        node.stop()
+        harm(node, "removed")
+    for node in group.nodes.values():
+        node.start()
+    group.connect()
+    group.ticks(200)
+
+    leader = group.leader()
+    assert isinstance(leader.do(push(b"goes on"))[0], api.Pushed)
+    group.ticks(200)
+    assert any(kind == "bodies_gone" for node in group.alive for kind in verdicts(node))
+    with pytest.raises(Reclaimed):
+        payloads(leader)
+    group.converge()
+
+
+def test_a_node_that_is_asked_for_lost_records_tells_only_what_is_committed(group: Group) -> None:
+    """An answer that was not asked for, or of a stranger, is not taken."""
+    leader = stocked(group)
+    hurt = group.others(leader)[0]
+    record = leader.storage.read(leader.storage.last_index)
+    head = ("cluster", hurt.name, leader.name, leader.replica.term)
+    ahead = leader.replica.commit_index + 1
+    leader.replica.receive(RecordsRequest(*head, 7, (record.index, ahead)), leader.reading())
+    job = leader.replica.background()
+    assert job is not None
+    job.run()
+    leader.replica.background_done(job)
+    (reply,) = leader.replica.take_messages(leader.reading())
+    assert isinstance(reply, RecordsReply)
+    assert (7, ahead, (record.index,)) == (reply.round, reply.through, reply.indexes)
+    assert reply.entries[0].body == record.body
+    hurt.replica.receive(reply, hurt.reading())
+    assert hurt.replica.background() is None
+    leader.replica.receive(RecordsRequest("cluster", "stranger", leader.name, 9, 7, (1,)), leader.reading())
+    assert leader.replica.background() is None

@@ -20,7 +20,7 @@ from walrq.storage.manifest import Manifest, PageAt, encode_manifest
 from walrq.storage.segment import RECORDS_START, Identity, header_bytes, segment_name
 from walrq.storage.snapshot import manifest_name, pages_name
 from walrq.storage.storage import Pin
-from walrq.storage.wal import Extent
+from walrq.storage.segment import Extent
 
 FORMAT: Final = 1
 MANIFEST_PART: Final = f"snapshots/{manifest_name(1)}"

@@ -28,9 +28,9 @@ from walrq.limits import (
 )
 from walrq.peers.wire import Wire
 from walrq.protocol.peer import Purpose, encode_raft
-from walrq.raft.messages import Append, Message, SnapshotChunk, SnapshotOffer
+from walrq.raft.messages import Append, Message, RecordsReply, SnapshotChunk, SnapshotOffer
 
-BULK_KINDS: Final = frozenset({Append, SnapshotOffer, SnapshotChunk})
+BULK_KINDS: Final = frozenset({Append, SnapshotOffer, SnapshotChunk, RecordsReply})
 # What is encoded and handed to the network in one go.
 _TURN_BYTES_MAX: Final = RAFT_APPEND_BYTES_MAX
 _TURN_MESSAGES_MAX: Final = 256
@@ -49,6 +49,8 @@ def size_of(message: Message) -> int:
         for entry in message.entries:
             size += len(entry.body) + 16
         return size
+    if type(message) is RecordsReply:
+        return _ENVELOPE_BYTES + sum(len(entry.body) + 16 for entry in message.entries)
     return _ENVELOPE_BYTES + (len(message.data) if type(message) is SnapshotChunk else 0)
 
 

@@ -643,6 +643,11 @@ class Raft(Node):
             after = self._unstable.log_in if status is SnapshotStatus.DONE else 0
             self._tell(SnapshotReply, receiver, stream, status, offset, after=after)
 
+    @property
+    def has_chunks(self) -> bool:
+        """Whether `take_chunks` would give some."""
+        return self._intake.has_chunks
+
     def take_chunks(self) -> list[Chunk]:
         """Received bytes of a snapshot, in order, each once: store them, then report `chunk_stored`."""
         return self._intake.take()

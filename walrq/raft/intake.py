@@ -85,6 +85,11 @@ class Intake:
         if chunk is not None:
             self._chunks.append(chunk)
 
+    @property
+    def has_chunks(self) -> bool:
+        """Whether bytes wait for the caller."""
+        return bool(self._chunks)
+
     def take(self) -> list[Chunk]:
         """Received bytes, each once."""
         chunks, self._chunks = self._chunks, []

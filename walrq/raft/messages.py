@@ -212,6 +212,24 @@ class EndReply(Message):
     last_term: int
 
 
+@attrs.frozen
+class RecordsRequest(Message):
+    """Send me these entries, which I applied and lost: any node may be asked. The callers' own; no term counts."""
+
+    round: int
+    indexes: tuple[int, ...]
+
+
+@attrs.frozen
+class RecordsReply(Message):
+    """Of those up to `through` these are readable here, and committed: the entry at `indexes[i]` is `entries[i]`."""
+
+    round: int
+    through: int
+    indexes: tuple[int, ...]
+    entries: tuple[Entry, ...]
+
+
 # Never renumbered.
 NUMBERS: Final[dict[type[Message], int]] = {
     PreVote: 1,
@@ -230,6 +248,8 @@ NUMBERS: Final[dict[type[Message], int]] = {
     SnapshotReply: 14,
     EndRequest: 15,
     EndReply: 16,
+    RecordsRequest: 17,
+    RecordsReply: 18,
 }
 
 
@@ -283,6 +303,12 @@ def _entries(value: Any) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
+def _indexes(value: Any) -> tuple[int, ...]:
+    if type(value) is not list or len(value) > RAFT_APPEND_ENTRIES_MAX:
+        raise ValueError(f"is not an array of at most {RAFT_APPEND_ENTRIES_MAX}")
+    return tuple(map(_uint, value))
+
+
 def _configuration(value: Any) -> Configuration:
     if type(value) is not bytes:
         raise ValueError("is not a byte string")
@@ -305,6 +331,7 @@ _FIELDS: Final[dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]] = {
     "str": (_as_is, _name),
     "bytes": (_as_is, _chunk),
     "tuple[Entry, ...]": (lambda entries: [[e.term, int(e.kind), e.body] for e in entries], _entries),
+    "tuple[int, ...]": (list, _indexes),
     "Configuration": (Configuration.encode, _configuration),
     "SnapshotStatus": (int, _status),
 }
@@ -426,6 +453,8 @@ def decode(data: bytes) -> Message:
 
 
 def _check(message: Message) -> None:
+    if isinstance(message, RecordsReply) and len(message.indexes) != len(message.entries):
+        raise RemoteProtocolError("RecordsReply: indexes does not fit the entries", field="indexes")
     if isinstance(message, Append):
         if not message.is_filled:
             raise RemoteProtocolError("Append: last_index does not fit the entries", field="last_index")

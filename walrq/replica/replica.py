@@ -17,6 +17,7 @@ from walrq.replica.describing import group_of
 from walrq.replica.images import SnapshotJob
 from walrq.replica.jobs import Job, LoadEntries
 from walrq.replica.opening import look, only
+from walrq.replica.restoring import ReadRecords, StoreRecords
 from walrq.replica.seam import Seam
 from walrq.replica.transfer import InstallSnapshot, Read, ReadChunks, StoreChunks
 from walrq.storage.findings import Finding, Verdict
@@ -127,7 +128,7 @@ class Replica(Seam):
     def background(self) -> Job | None:
         """Blocking work to be done in a thread; None when there is none, or while one is under way."""
         if self._background is None:
-            self._background = self._load() or self._install() or self._store() or self._send()
+            self._background = self._load() or self._install() or self._mend_bodies() or self._store() or self._send()
             return self._background
         return None
 
@@ -152,7 +153,15 @@ class Replica(Seam):
         holds = self._raft.holds(chunk.index, chunk.snapshot_term)
         return InstallSnapshot(self._receiving, self._storage, chunk, self.config, holds=holds)
 
+    def _mend_bodies(self) -> Job | None:
+        """Lost records: this node's, and those that others ask for."""
+        return self._restoring.job(self._raft.commit_index)
+
     def _store(self) -> Job | None:
+        if self._restoring.restorer is not None and self._raft.has_chunks:
+            # What is received takes the same place: what came of lost records is put in theirs before.
+            self._restoring.give_way()
+            return self._mend_bodies()
         chunks = self._raft.take_chunks()
         return StoreChunks(self._receiving, chunks) if chunks else None
 
@@ -188,6 +197,12 @@ class Replica(Seam):
                         self._raft.supply(wanted.receiver, wanted.stream, wanted.offset, read.data, read.is_last)
             case StoreChunks():
                 self._stored(job)
+            case ReadRecords():
+                self._restoring.answered(job, self._raft.cluster, self._raft.term)
+            case StoreRecords():
+                others = [node for node in self._configuration.voters if node != self.config.node_id]
+                if self._restoring.stored(job, self.machine, self._lost_through, self._raft.ticks, others):
+                    self._restored()
             case InstallSnapshot():
                 installed = self._installed(job)
         self._look()
@@ -239,6 +254,10 @@ class Replica(Seam):
         self.machine = machine
         self.applied_index = index
         self._images.replace(machine, job.hashes, index)
+        # What it lacks now is another thing.
+        self._restoring.lost = []
+        self._losses_seen = -1
+        self._raft.electable = not self._has_diverged
         return True
 
     # --- time -----------------------------------------------------------------------------------------------

@@ -16,13 +16,19 @@ from walrq.queues.commands import (
     stamp_of,
 )
 from walrq.queues.effects import Effects, Result
-from walrq.queues.image import live_in
-from walrq.queues.reads import lost_messages
 from walrq.raft.core import Raft
 from walrq.raft.entries import Entry, Kind
 from walrq.raft.leader import Leader
 from walrq.raft.membership import Configuration, Member
-from walrq.raft.messages import Append, Heartbeat, HeartbeatReply, Message, VoteReply
+from walrq.raft.messages import (
+    Append,
+    Heartbeat,
+    HeartbeatReply,
+    Message,
+    RecordsReply,
+    RecordsRequest,
+    VoteReply,
+)
 from walrq.raft.roles import Role, Status
 from walrq.raft.snapshots import Chunk
 from walrq.raft.unstable import Ready
@@ -33,6 +39,7 @@ from walrq.replica.images import Images, encode_point, root_of
 from walrq.replica.jobs import Job, Loaded
 from walrq.replica.office import Times
 from walrq.replica.opening import Found, only
+from walrq.replica.restoring import Restoring
 from walrq.replica.transfer import Receiving, Sending
 from walrq.storage import hard_state as stored
 from walrq.storage.findings import Finding, Verdict
@@ -115,10 +122,14 @@ class Seam:
         self._damaged = found.damaged
         self._repaired_due = False
         self._opened_at = self._raft.last_index
-        self._bodies_checked = False
+        # What was found damaged when old records were looked through last.
+        self._losses_seen = -1
+        self._restoring = Restoring(storage, config.node_id)
         if found.damaged:
             self._raft.begin_repair(found.claimed)
         self._findings: list[str] = []
+        self._has_diverged = False
+        self._led_at = 0
         self._entries = 0
         self._sending = Sending(storage)
         self._send_at_tick = 0
@@ -539,6 +550,10 @@ class Seam:
         raft = self._raft
         self._reading = reading
         self._heard[message.sender] = raft.ticks
+        if isinstance(message, RecordsRequest | RecordsReply):
+            if message.cluster == raft.cluster and message.sender in self._configuration.nodes:
+                self._restoring.receive(message)
+            return
         if message.cluster == raft.cluster:
             if type(message) is HeartbeatReply and message.wall_ms is not None and raft.lead is not None:
                 if message.sender in self._configuration.voters:
@@ -585,8 +600,10 @@ class Seam:
         self._look()
         if self._damaged:
             self._mend()
-        if not self._bodies_checked and self.applied_index >= self._opened_at:
+        if self._losses_seen != self._storage.losses and self.applied_index >= self._opened_at:
             self._note_lost_bodies()
+        if self._restoring.lost:
+            self._restore()
         if self._links and self._raft.accepts:
             self._bind()
         if self.machine.version < self.config.version_max:
@@ -632,22 +649,63 @@ class Seam:
     def _note_lost_bodies(self) -> None:
         """Live messages whose records are gone or damaged here: another node is the better leader.
 
-        Looked for once all is applied that was in the log at the start: what is not alive any more may have been given
-        back.
+        Looked for once all is applied that was in the log at the start (what is not alive any more may have been given
+        back), and again when reading finds more.
         """
-        self._bodies_checked = True
-        storage, machine = self._storage, self.machine
-        lost = [(each.first, each.last) for each in lost_messages(machine, storage.index_ranges(), self._opened_at)]
-        lost += [span for span in storage.lost_spans() if span[0] <= self.applied_index and live_in(machine, *span)]
-        if lost:
-            first, last = min(lost)[0], max(last for _, last in lost)
+        restoring = self._restoring
+        self._losses_seen = self._storage.losses
+        known = set(restoring.lost)
+        restoring.look(self.machine, self._lost_through)
+        news = [index for index in restoring.lost if index not in known]
+        if news:
             self._raft.electable = False
-            text = "live messages have lost their bodies here; another node leads, which has them"
-            storage.note(Finding(Verdict.MISSING, "wal", text, first_index=first, last_index=last))
+            text = "live messages have lost their bodies here; the other nodes are asked for them"
+            first, last = news[0], news[-1]
+            self._storage.note(Finding(Verdict.MISSING, "wal", text, first_index=first, last_index=last))
             self._findings.append(
                 f"bodies_lost: node {self.config.node_id!r} lost records of live messages between entries {first} and"
-                f" {last}; it will not lead; remove it and let it join again with an empty directory"
+                f" {last}; it will not lead until it has them again from another node"
             )
+
+    @property
+    def _lost_through(self) -> int:
+        """Entries up to here are applied, and on the own disk: those of a leader may not be yet."""
+        return min(self.applied_index, self._raft.durable_index)
+
+    def _restore(self) -> None:
+        raft = self._raft
+        others = [node for node in self._configuration.nodes if node != self.config.node_id]
+        # The leader first: it has what it answers with.
+        others.sort(key=lambda node: node != raft.leader)
+        every = 2 * self.config.timing.election
+        restoring, through = self._restoring, self._lost_through
+        restoring.tick(raft.ticks, every, raft.cluster, raft.term, others, self.machine, through)
+        if not restoring.lost:
+            # It died meanwhile.
+            self._restored()
+        elif raft.leader is not None:
+            self._led_at = raft.ticks
+        elif raft.ticks - self._led_at > 10 * every:
+            # Nobody else can lead either: rather with what is left than not at all.
+            self._raft.electable = not self._has_diverged
+
+    def _restored(self) -> None:
+        """Records are here again, or nobody has them."""
+        restoring = self._restoring
+        lost = len(restoring.lost)
+        if lost and not restoring.is_all_there_is:
+            return
+        self._raft.electable = not self._has_diverged
+        if not lost:
+            self._findings.append(
+                f"bodies_restored: node {self.config.node_id!r} has the records of all live messages again"
+            )
+        else:
+            self._findings.append(
+                f"bodies_gone: no other voter has {lost} entries between {restoring.lost[0]} and {restoring.lost[-1]}"
+                f" with live messages that node {self.config.node_id!r} lost: they are delivered as lost"
+            )
+            restoring.lost = []
 
     def take_messages(self, reading: Reading) -> list[Message]:
         """What is to be sent now; after every call that may have made some.
@@ -656,6 +714,9 @@ class Seam:
         """
         self._reading = reading
         messages = self._raft.take_messages()
+        if self._restoring.outbox:
+            messages += self._restoring.outbox
+            self._restoring.outbox = []
         if not messages:
             return messages
         self._look()
@@ -732,6 +793,7 @@ class Seam:
         """
         self._links[node] = Member(node, address, disk_uuid)
         self._versions[node] = version
+        self._restoring.is_there(node)
         if self._raft.accepts:
             self._bind()
 
@@ -776,6 +838,7 @@ class Seam:
     def _diverged(self, index: int) -> None:
         """This node's state is not its leader's. It goes on following and voting, so that nothing stands still."""
         self._raft.electable = False
+        self._has_diverged = True
         self._findings.append(
             f"state_diverged: the state of node {self.config.node_id!r} at entry {index} differs from its leader's;"
             " it will not lead; compare both, then remove this node and let it join again with an empty directory"

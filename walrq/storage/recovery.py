@@ -12,11 +12,13 @@ A record behind the newer end that verifies is kept: it was written whole, only 
 from __future__ import annotations
 
 import array
-from collections.abc import Callable
+import errno
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import attrs
 
+from walrq.storage.cache import ReadHandles
 from walrq.storage.disk import FULL_ERRNOS, Disk, write_file_atomically
 from walrq.storage.findings import Finding, Verdict
 from walrq.storage.record import (
@@ -29,7 +31,16 @@ from walrq.storage.record import (
     seed_of,
     verify,
 )
-from walrq.storage.segment import RECORDS_START, Header, Promise, Segment
+from walrq.storage.segment import (
+    RECORDS_START,
+    Gap,
+    Header,
+    Promise,
+    Segment,
+    read_header,
+    segment_name,
+    staged_name,
+)
 
 # Where no slot tells the end, an index this far ahead still counts as one of the same segment.
 INDEXES_AHEAD_MAX: Final = 1 << 32
@@ -297,6 +308,29 @@ def segment_from(path: str, header: Header, scanned: Scan | None) -> Segment:
     if scanned is not None:
         adopt(segment, scanned)
     return segment
+
+
+def put_in_place(
+    disk: Disk, directory: str, handles: ReadHandles, segments: Sequence[Segment], gaps: Sequence[Gap]
+) -> list[Segment]:
+    """Give staged segments their names, and return the log's segments as they are then. OSError."""
+    for gap in gaps:
+        for first_index, _ in gap.made:
+            disk.rename(f"{directory}/{staged_name(first_index)}", f"{directory}/{segment_name(first_index)}")
+    disk.fsync_directory(directory)
+    kept = list(segments)
+    for gap in gaps:
+        if gap.segment is not None:
+            gap.segment.retired = True
+            kept = [segment for segment in kept if segment is not gap.segment]
+        for first_index, _ in gap.made:
+            path = f"{directory}/{segment_name(first_index)}"
+            handles.forget(path)
+            header = read_header(disk, path)
+            if header is None:
+                raise OSError(errno.EIO, "a segment that was just written cannot be read", path)
+            kept.append(segment_from(path, header, None))
+    return sorted(kept, key=lambda segment: segment.first_index)
 
 
 def adopt(segment: Segment, scanned: Scan) -> None:

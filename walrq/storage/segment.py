@@ -375,6 +375,90 @@ class Segment:
         return self.terms[position][1] if position >= 0 else 0
 
 
+@attrs.frozen
+class Extent:
+    """The records of one segment up to some index: bytes RECORDS_START to `end` of the file `path`."""
+
+    path: str
+    incarnation: int
+    first_index: int
+    last_index: int
+    end: int
+    sparse: bool = False
+
+
+@attrs.define(eq=False)
+class Hold:
+    """Keeps `reclaim` from giving back what somebody still reads, as long as it is in `Wal.holds`.
+
+    Attributes:
+        segments: first indexes of the segments held; None: all of them.
+    """
+
+    segments: frozenset[int] | None = None
+
+    def covers(self, segment: Segment) -> bool:
+        """Whether the segment must stay."""
+        return self.segments is None or segment.first_index in self.segments
+
+
+@attrs.define
+class WalCounters:
+    """What the log has done since it was opened."""
+
+    syncs: int = 0
+    bytes_written: int = 0
+    rotations: int = 0
+    recycled: int = 0
+    reclaimed: int = 0
+
+
+@attrs.define(eq=False)
+class Gap:
+    """Where records are to be put back.
+
+    Attributes:
+        segment: the one that holds damaged bytes, to be written anew; None: a hole.
+        first_index, last_index: what the new one covers.
+        wanted: indexes of the records, ascending.
+        made: (first index, incarnation) of the staged segments.
+    """
+
+    first_index: int
+    last_index: int
+    segment: Segment | None = None
+    wanted: list[int] = attrs.field(factory=list)
+    made: list[tuple[int, int]] = attrs.field(factory=list)
+
+    def covers(self, index: int) -> bool:
+        """Whether the new segment speaks of that index."""
+        return self.first_index <= index <= self.last_index
+
+
+def gaps_of(segments: Sequence[Segment], active: Segment | None, lost: Sequence[int], through: int) -> list[Gap]:
+    """Where records can be put back: sealed segments, and holes between segments, that end at `through` at most.
+
+    Args:
+        active: the one that is being written.
+        lost: indexes of records that are not readable here, ascending.
+    """
+    found: dict[int, Gap] = {}
+    for index in lost:
+        position = bisect_right(segments, index, key=lambda segment: segment.first_index) - 1
+        segment = segments[position] if position >= 0 else None
+        if segment is not None and index <= segment.last_index:
+            if segment.sealed and segment is not active and segment.last_index <= through:
+                gap = Gap(segment.first_index, segment.last_index, segment)
+                found.setdefault(gap.first_index, gap).wanted.append(index)
+        elif index <= through and position + 1 < len(segments):
+            # The hole begins behind the segment before it, where no other gap does.
+            start = segment.last_index + 1 if segment is not None else 1
+            gap = found.setdefault(start, Gap(index, index))
+            gap.wanted.append(index)
+            gap.last_index = index
+    return sorted(found.values(), key=lambda gap: gap.first_index)
+
+
 def fresh_segment(path: str, identity: Identity) -> Segment:
     """The in-memory side of a segment whose header was just written."""
     return Segment(

@@ -22,9 +22,10 @@ from walrq.storage.manifest import Manifest, PageAt
 from walrq.storage.opening import complete_install, open_wal, survey
 from walrq.storage.record import Record
 from walrq.storage.recovery import keep_aside_if_room
+from walrq.storage.segment import Extent, Hold
 from walrq.storage.snapshot import SnapshotReader, SnapshotStore, SnapshotWriter, manifest_number, pages_name
-from walrq.storage.transfer import Installer, Outgoing
-from walrq.storage.wal import Extent, Hold, Wal
+from walrq.storage.transfer import Installer, Outgoing, Restorer
+from walrq.storage.wal import Wal
 
 
 @attrs.frozen
@@ -202,7 +203,7 @@ class Storage:
         self.disk_uuid = disk_uuid
         self.recovered = recovered
         self._noted: list[Finding] = []
-        self._installer: Installer | None = None
+        self._installer: Installer | Restorer | None = None
 
     @classmethod
     def open(cls, disk: Disk, config: StorageConfig) -> Self:
@@ -421,6 +422,11 @@ class Storage:
         except Reclaimed:
             return False
 
+    @property
+    def losses(self) -> int:
+        """How often something was found damaged while it was read; grows. Cheap."""
+        return len(self._wal.late_findings)
+
     def lost_spans(self) -> tuple[tuple[int, int], ...]:
         """(first, last) of entries of the log whose bytes are damaged, as far as it is known; holes not counted.
 
@@ -528,6 +534,31 @@ class Storage:
             ended=self._install_ended,
         )
         return self._installer
+
+    def begin_restore(self, lost: Sequence[int]) -> Restorer:
+        """Start to put records back that are damaged or gone, and that another node has.
+
+        Only in segments that the newest snapshot covers wholly: behind it a loss is repaired by the log itself.
+
+        Args:
+            lost: their indexes, ascending.
+
+        Raises: StorageError: another is being received.
+        """
+        if self._installer is not None:
+            raise StorageError("a snapshot is being received: finish or abort it first")
+        newest = self._snapshots.newest
+        self._installer = restorer = Restorer(
+            self._disk,
+            self._config.data_dir,
+            self._wal,
+            self.disk_uuid,
+            self._config.segment_bytes,
+            lost,
+            newest.index if newest is not None else 0,
+            self._install_ended,
+        )
+        return restorer
 
     def _install_ended(self) -> None:
         self._installer = None

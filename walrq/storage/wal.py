@@ -23,8 +23,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-import attrs
-
 from walrq.errors import CorruptRecord, DiskFull, Reclaimed, StorageError
 from walrq.storage.cache import ReadHandles
 from walrq.storage.config import StorageConfig
@@ -42,15 +40,19 @@ from walrq.storage.record import (
     encode,
     stored_bytes,
 )
-from walrq.storage.recovery import adopt, end_behind, scan, segment_from
+from walrq.storage.recovery import adopt, end_behind, put_in_place, scan, segment_from
 from walrq.storage.segment import (
     PAGE_BYTES,
     RECORDS_START,
     SLOT_OFFSETS,
+    Extent,
+    Gap,
+    Hold,
     Identity,
     Log,
     Segment,
     Slot,
+    WalCounters,
     fresh_segment,
     header_bytes,
     lost_in,
@@ -70,44 +72,6 @@ _READ_STRETCH_BYTES: Final = 256 * 1024
 _DAMAGED_NAMED_MAX: Final = 10_000
 
 _logger = logging.getLogger(__name__)
-
-
-@attrs.frozen
-class Extent:
-    """The records of one segment up to some index: bytes RECORDS_START to `end` of the file `path`."""
-
-    path: str
-    incarnation: int
-    first_index: int
-    last_index: int
-    end: int
-    sparse: bool = False
-
-
-@attrs.define(eq=False)
-class Hold:
-    """Keeps `reclaim` from giving back what somebody still reads, as long as it is in `Wal.holds`.
-
-    Attributes:
-        segments: first indexes of the segments held; None: all of them.
-    """
-
-    segments: frozenset[int] | None = None
-
-    def covers(self, segment: Segment) -> bool:
-        """Whether the segment must stay."""
-        return self.segments is None or segment.first_index in self.segments
-
-
-@attrs.define
-class WalCounters:
-    """What the log has done since it was opened."""
-
-    syncs: int = 0
-    bytes_written: int = 0
-    rotations: int = 0
-    recycled: int = 0
-    reclaimed: int = 0
 
 
 class Wal:
@@ -725,6 +689,32 @@ class Wal:
                 raise Reclaimed(f"record {index} was reclaimed", index=index) from error
             self._name_damaged(segment, index, error)
             return index, None
+
+    def put_back(self, gaps: Sequence[Gap]) -> None:
+        """Let staged segments take the places of damaged and lost ones; durable when this returns.
+
+        Each is complete by itself: a crash in between leaves some places as they were.
+
+        Raises:
+            Reclaimed: a segment was given back meanwhile; nothing was changed. StorageError: final.
+        """
+        # inv: EveryLiveReadable
+        with self._lock:
+            self._check_alive()
+            if any(gap.segment is not None and gap.segment.retired for gap in gaps):
+                raise Reclaimed("a segment that was to be mended was given back")
+            try:
+                self._log = Log.of(put_in_place(self._disk, self._directory, self._handles, self._log.segments, gaps))
+            except OSError as error:
+                raise self._latch(error) from error
+            # Whoever reads the files that were there reads others now.
+            self.installs += 1
+            self._damaged = {index for index in self._damaged if not any(gap.covers(index) for gap in gaps)}
+
+    @property
+    def active(self) -> Segment | None:
+        """The one that is being written."""
+        return self._active
 
     def next_incarnation(self) -> int:
         """A number for a segment that is being received."""
