@@ -5,7 +5,7 @@
 #   make check    lint and types only, a few seconds
 #   make docs     build the documentation into build/docs
 #   make bench    throughput and latency on this machine
-#   make soak     20,000 seeds of the simulator (goes on where it was stopped), then kill -9 under load, history checked
+#   make soak     simulated disasters, then kill -9 under load, then a cluster that loses its leaders
 #   make mutants  break the code one rule at a time and show which test notices
 #   make spec     the model checker over every module, full set and mutants
 #   make clean    remove what the targets above made (never the data directory)
@@ -89,6 +89,7 @@ soak: $(VENV)/.installed-test
 	@mkdir -p build
 	$(PY) -m walrq.testing.cluster --seeds 0:20000 --jobs 2 --resume build/simulator.json
 	$(PY) -m chaos soak $(ARGS)
+	$(PY) -m chaos cluster
 
 mutants: $(VENV)/.installed-test
 	$(PY) -m tests.mutants.run $(ARGS)
