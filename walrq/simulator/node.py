@@ -100,6 +100,7 @@ class Node:
         self._settles = False
         self._unfinished: tuple[int, int] | None = None
         self._lost_power = False
+        self._was_damaged = False
         # Faults still happen.
         self.restless = cluster.options.faults
 
@@ -239,6 +240,7 @@ class Node:
                 # It may have been acknowledged: with peers the node is not whole before it has heard of them.
                 suspect = len(self.configuration.voters) > 1
         harmed = self.damaged
+        self._was_damaged = self._was_damaged or harmed or suspect
         self.damaged = harmed or suspect
         old = self.stored
         new = Stored(lost=old.lost)
@@ -449,8 +451,11 @@ class Node:
             self._deadlines_changed = True
         elif done.office_changed:
             self._deadlines_changed = True
-        if done.findings:
-            self._cluster.say(f"{self.name}: {'; '.join(done.findings)}")
+        for finding in done.findings:
+            self._cluster.say(f"{self.name}: {finding}")
+            promise("StateMachineSafety", not finding.startswith("state_diverged"), finding)
+            lost = finding.startswith("bodies_lost")
+            promise("EveryLiveReadable", not lost or self._was_damaged, "a false alarm", finding)
         for ticket, result in done.results:
             place = self._places.pop(ticket, None)
             if place is not None:
