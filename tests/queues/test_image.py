@@ -200,6 +200,14 @@ def test_live_blocks_cover_every_live_body(seed: int) -> None:
         assert all(image.live_in(pair.machine, index, index) for index in bodies)
 
 
+@pytest.mark.parametrize(("first", "last", "is_live"), [(1, 1 << 36, True), (200, 1 << 40, False), (1, 100, False)])
+def test_a_segment_over_the_gap_that_a_restore_leaves_is_judged_at_once(first: int, last: int, is_live: bool) -> None:
+    machine = Machine()
+    machine.live_blocks[150 >> 6] = 1
+
+    assert image.live_in(machine, first, last) is is_live
+
+
 def test_replaying_the_log_gives_the_same_pages(seed: int) -> None:
     """Determinism: a replica that applies the same entries, and one loaded half way, are the same byte for byte."""
     print(f"seed {seed}")

@@ -579,7 +579,12 @@ def _load(pages: Iterable[tuple[bytes, bytes]], bounds: Bounds, version_max: int
 def live_in(m: Machine, first: int, last: int) -> bool:
     """Whether a live batch may lie in the log indexes first..last (per block of 64: never wrongly False)."""
     blocks = m.live_blocks
-    return any(block in blocks for block in range(first >> LIVE_SHIFT, (last >> LIVE_SHIFT) + 1))
+    spanned = range(first >> LIVE_SHIFT, (last >> LIVE_SHIFT) + 1)
+    # The segment of a member that joined a restored copy spans the gap of 2^36 indexes that a restore leaves. The
+    # list is made in one step: others change the blocks meanwhile, as this runs in a thread.
+    if len(spanned) > len(blocks):
+        return any(block in spanned for block in list(blocks))
+    return any(block in blocks for block in spanned)
 
 
 # --- another branch of history ------------------------------------------------------------------------------
