@@ -183,6 +183,8 @@ class Node:
         self._lost_power = False
         self._check_recovered(storage)
         self._applied = self.stored.covered
+        # Under a weak policy a tail that was torn by the end of the process may have been acknowledged too.
+        self.damaged = self.damaged or replica.status is Status.RECOVERING
         self._cluster.say(
             f"{self.name} starts in term {replica.term}, log to {storage.last_index}, applied {replica.applied_index}"
         )
