@@ -222,7 +222,8 @@ def test_a_leader_whose_snapshot_is_damaged_takes_another_and_sends_that(group: 
     busy(leader, 24)
     for name in leader.disk.list_directory("data/snapshots"):
         if name.startswith("pages-"):
-            leader.disk.zero(f"data/snapshots/{name}", 0, 40)
+            path = f"data/snapshots/{name}"
+            leader.disk.zero(path, 0, leader.disk.size(path))
     before = leader.replica.stats()["snapshot_index"]
     away.start()
     group.connect()

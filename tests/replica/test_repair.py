@@ -332,6 +332,36 @@ def test_lost_bodies_come_from_whoever_has_them(group: Group) -> None:
     group.converge()
 
 
+def test_who_lost_bodies_does_not_lead_before_it_has_them(group: Group) -> None:
+    """Neither is it elected, nor does it stay in office when it finds out while it leads."""
+    leader = stocked(group)
+    hurt, third = group.others(leader)
+    group.drops = lambda message: isinstance(message, RecordsReply)
+    hurt.stop()
+    harm(hurt, "removed")
+    hurt.start()
+    group.connect()
+    group.ticks(4)
+    leader.crash()
+    assert group.leader() is third
+    leader.start()
+    group.connect()
+    group.converge(20)
+    assert third.replica.is_leader
+
+    path = segments(third)[1]
+    third.disk.zero(path, RECORDS_START + 1_800, RECORDS_START + 2_000)
+    with pytest.raises(CorruptRecord):
+        [third.storage.read(batch.index) for batch in third.replica.machine.queues["q"].batches()]
+    group.ticks(30)
+    assert verdicts(third) == ["bodies_lost"]
+    assert group.leader() is leader
+    group.drops = lambda _message: False
+    group.ticks(150)
+    assert verdicts(third) == verdicts(hurt) == ["bodies_lost", "bodies_restored"]
+    assert payloads(third) == payloads(leader) == payloads(hurt)
+
+
 def test_what_nobody_has_is_delivered_as_lost(group: Group) -> None:
     """It keeps no node from leading for ever, and somebody is told."""
     leader = stocked(group)
@@ -357,15 +387,19 @@ def test_a_node_that_is_asked_for_lost_records_tells_only_what_is_committed(grou
     leader = stocked(group)
     hurt = group.others(leader)[0]
     record = leader.storage.read(leader.storage.last_index)
+    group.isolate(leader.name)
+    leader.ask(push(b"of nobody else"))
+    group.settle()
     head = ("cluster", hurt.name, leader.name, leader.replica.term)
     ahead = leader.replica.commit_index + 1
+    assert ahead == leader.storage.last_index > record.index
     leader.replica.receive(RecordsRequest(*head, 7, (record.index, ahead)), leader.reading())
     job = leader.replica.background()
     assert job is not None
     job.run()
     leader.replica.background_done(job)
-    (reply,) = leader.replica.take_messages(leader.reading())
-    assert isinstance(reply, RecordsReply)
+    sent = leader.replica.take_messages(leader.reading())
+    (reply,) = [message for message in sent if isinstance(message, RecordsReply)]
     assert (7, ahead, (record.index,)) == (reply.round, reply.through, reply.indexes)
     assert reply.entries[0].body == record.body
     hurt.replica.receive(reply, hurt.reading())

@@ -182,3 +182,18 @@ def test_a_snapshot_installed_later_replaces_what_was_restored_behind_its_base()
     install(storage, 59, 200, 3, live)
     for now in (storage, Storage.open(disk.keep_all(), config())):
         assert [*records(1, 59, 1), *live] == list(now.entries(1))
+
+
+def test_a_segment_that_is_given_back_between_is_not_mended() -> None:
+    """All that was to come had come: nothing of it takes a place that is not there any more."""
+    disk, lost = lived()
+    storage = opened(disk)
+    first = storage.stats().segments[1]
+    restorer = storage.begin_restore([record.index for record in lost])
+    for record in lost:
+        restorer.record(record)
+    assert storage.reclaim(IMAGE, lambda low, high: low > first.last_index) > 1
+    with pytest.raises(Reclaimed):
+        restorer.finish()
+    restorer.abort()
+    assert not any(can_read(storage, record) for record in lost[:2])

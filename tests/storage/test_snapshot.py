@@ -210,19 +210,24 @@ def test_a_damaged_snapshot_that_the_log_cannot_replace_is_said_and_nothing_is_d
 
 
 def test_a_page_damaged_since_the_start_is_not_copied_on() -> None:
-    """Rewriting a sparse file verifies what it copies; the caller then puts every page."""
+    """Rewriting a sparse file verifies what it copies, and says so; a snapshot begun afresh shares nothing with it."""
     disk = SimDisk()
     storage = storage_with(disk)
     write(storage, 10, {b"a": b"1" * 100, b"b": b"2" * 1000})
     disk.flip_bit(f"data/snapshots/{page_files(disk)[0]}", 5)
     writer = storage.begin_snapshot(20, 1, b"")
     writer.put(b"b", b"3" * 1000)
+    writer.finish()
+    assert writer.is_damaged
     with pytest.raises(CorruptRecord):
-        writer.finish()
-    writer.abort()
-
-    write(storage, 20, {b"a": b"new", b"b": b"3" * 1000})
-    assert {b"a": b"new", b"b": b"3" * 1000} == image(storage)
+        image(storage)
+    writer = storage.begin_snapshot(21, 1, b"", afresh=True)
+    assert frozenset() == writer.keys()
+    writer.put(b"a", b"1" * 100)
+    writer.put(b"b", b"3" * 1000)
+    writer.finish()
+    assert not writer.is_damaged
+    assert {b"a": b"1" * 100, b"b": b"3" * 1000} == image(storage)
 
 
 def test_half_written_files_of_a_crash_are_cleared_away() -> None:

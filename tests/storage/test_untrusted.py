@@ -304,6 +304,9 @@ def test_what_rots_behind_the_slots_of_a_weak_policy_may_have_been_acknowledged(
             disk.flip_bit(segments(disk)[0], byte * 8 + 1)
         check_repaired(disk, fsync, index)
     disk = killed(fsync)
+    disk.zero(segments(disk)[0], at - HEADER_BYTES, at + 16)
+    check_repaired(disk, fsync, 9)
+    disk = killed(fsync)
     disk.cut(segments(disk)[0], at - HEADER_BYTES)
     check_repaired(disk, fsync, 9)
 

@@ -94,6 +94,10 @@ class SnapshotJob:
         self.index = index
         self.messages = messages
         self.root = b""
+        # A page of an earlier snapshot, which this one shares, cannot be read.
+        self.is_damaged = False
+        # It shares none.
+        self.is_afresh = False
         self._taken: list[tuple[bytes, bytes | None]] = []
 
     def step(self) -> bool:
@@ -118,6 +122,7 @@ class SnapshotJob:
             DiskFull: no room; give it up with `abort` and try later.
         """
         self._writer.finish()
+        self.is_damaged = self._writer.is_damaged
         if self._hashes is not None:
             self.root = root_of(self._hashes())
 
@@ -155,6 +160,7 @@ class Images:
         self.roots = Roots()
         # The next one writes every page, for one that is stored cannot be read.
         self._renewed = False
+        self._afresh = False
 
     @property
     def is_long(self) -> bool:
@@ -183,7 +189,7 @@ class Images:
         """Fix the image of now, which is that of `index`."""
         if self._renewed:
             self._imager.start_over()
-            self._renewed = False
+            self._renewed, self._afresh = False, True
         self._imager.freeze()
         self.point = index, self._machine.tally.messages
         self.log_bytes = self.commands = 0
@@ -192,8 +198,9 @@ class Images:
         """Write the image that is fixed. `compares`: its root is wanted."""
         assert self.job is None and self.point is not None
         (index, messages), self.point = self.point, None
-        writer = self._storage.begin_snapshot(index, term, meta)
+        writer = self._storage.begin_snapshot(index, term, meta, afresh=self._afresh)
         self.job = SnapshotJob(self._imager, writer, index, messages, self._hashes if compares else None)
+        self.job.is_afresh, self._afresh = self._afresh, False
         return self.job
 
     def _hashes(self) -> Mapping[bytes, bytes]:
@@ -208,6 +215,8 @@ class Images:
         self.index = job.index
         self.messages = job.messages
         self.count += 1
+        if job.is_damaged:
+            self.renew()
         return not job.root or self.roots.add(self.roots.own, job.index, job.root)
 
     def failed(self, job: SnapshotJob) -> None:
@@ -215,6 +224,7 @@ class Images:
         assert job is self.job
         self.job = None
         self._imager.start_over()
+        self._renewed = self._renewed or job.is_afresh
 
     def renew(self) -> None:
         """A page of the newest one cannot be read any more: the next is due at once, and keeps none of its pages."""
@@ -229,5 +239,6 @@ class Images:
         self.messages = machine.tally.messages
         self.log_bytes = self.commands = 0
         self.point = None
-        self._renewed = False
+        # The new pages were just written, and the new imager knows of no change.
+        self._renewed = self._afresh = False
         self.roots.add(self.roots.own, index, root_of(hashes))

@@ -246,10 +246,13 @@ class SnapshotStore:
 
     # --- writing --------------------------------------------------------------------------------------------
 
-    def begin(self, index: int, term: int, meta: bytes, durable: Callable[[], int]) -> SnapshotWriter:
+    def begin(
+        self, index: int, term: int, meta: bytes, durable: Callable[[], int], *, afresh: bool = False
+    ) -> SnapshotWriter:
         """Start a snapshot that begins as a copy of the newest one. StorageError if one is being written.
 
-        `durable` tells the end of the durable log, which a finished snapshot must not be ahead of.
+        `durable` tells the end of the durable log, which a finished snapshot must not be ahead of. `afresh`: none of
+        the pages is kept, every one is going to be put.
         """
         with self._lock:
             if self._writing:
@@ -260,7 +263,7 @@ class SnapshotStore:
             self._writing = True
             number = self._next_number
             self._next_number += 1
-        base = dict(newest.pages) if newest is not None else {}
+        base = dict(newest.pages) if newest is not None and not afresh else {}
         return SnapshotWriter(self, self._disk, self._directory, number, index, term, meta, durable, base)
 
     def receive(self, index: int, term: int, meta: bytes) -> SnapshotWriter:
@@ -323,9 +326,11 @@ class SnapshotStore:
 class SnapshotWriter:
     """Writes one snapshot: `put` the changed pages, `drop` the removed ones, then `finish` or `abort`.
 
-    Raises from every method: DiskFull (abort and try later), CorruptRecord (an old page is damaged: abort,
-    then put every page), StorageError. Until `finish` returns the snapshot before stands. Blocking; one
-    thread.
+    Raises from every method: DiskFull (abort and try later), StorageError. Until `finish` returns the snapshot before
+    stands. Blocking; one thread.
+
+    Attributes:
+        is_damaged: a page that it shares with earlier ones cannot be read: the next is better begun afresh.
     """
 
     def __init__(
@@ -360,6 +365,7 @@ class SnapshotWriter:
         self._offset = 0
         self._buffer = bytearray()
         self._open = True
+        self.is_damaged = False
 
     def put(self, key: bytes, page: bytes) -> None:
         """Give a page its new content; one that is the same as before is not written again."""
@@ -503,7 +509,9 @@ class SnapshotWriter:
             for key, place in [item for item in self._pages.items() if item[1].file == file]:
                 page = self._disk.pread(handle, place.length, place.offset)
                 if hash_of(page) != place.hash:
-                    raise CorruptRecord(f"page {key.hex()} in {pages_name(file)} is damaged; put every page again")
+                    # It stays where it is, so that it is told apart from a good one.
+                    self.is_damaged = True
+                    continue
                 self._add(key, page, place.hash)
         finally:
             self._disk.close(handle)

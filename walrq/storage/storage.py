@@ -489,9 +489,12 @@ class Storage:
 
     # --- snapshots and space --------------------------------------------------------------------------------
 
-    def begin_snapshot(self, index: int, term: int, meta: bytes) -> SnapshotWriter:
-        """Start a snapshot of the state after `index`, durable before it is finished. Any thread."""
-        return self._snapshots.begin(index, term, meta, lambda: self.durable_index)
+    def begin_snapshot(self, index: int, term: int, meta: bytes, *, afresh: bool = False) -> SnapshotWriter:
+        """Start a snapshot of the state after `index`, durable before it is finished. Any thread.
+
+        `afresh`: with every page put, and none kept.
+        """
+        return self._snapshots.begin(index, term, meta, lambda: self.durable_index, afresh=afresh)
 
     @property
     def snapshot(self) -> SnapshotReader | None:
