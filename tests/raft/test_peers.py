@@ -813,6 +813,16 @@ def test_a_snapshot_is_installed_with_its_configuration() -> None:
         )
 
 
+def test_a_follower_that_lacks_what_its_leader_heard_it_acknowledge_begins_a_repair() -> None:
+    """AckedOnQuorum: its disk is an older copy; the leader would count it for ever, and send it nothing."""
+    raft = follower()
+    hear(raft, Heartbeat, "b", 3, raft.last_index, 1)
+    assert not raft.recovering
+    hear(raft, Heartbeat, "b", 3, raft.last_index + 1, 2)
+    assert raft.recovering
+    assert raft.commit_index == raft.last_index
+
+
 def test_nothing_is_committed_behind_a_snapshot_that_is_being_installed() -> None:
     """CommitMonotonic: the log's entries got there as well, acknowledged late; what is applied meanwhile is undone."""
     raft = follower()

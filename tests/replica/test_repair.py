@@ -62,6 +62,36 @@ def test_a_follower_with_a_damaged_log_is_mended_and_counts_again(group: Group) 
     group.converge(10)
 
 
+def test_a_member_on_an_older_copy_of_its_directory_is_mended(group: Group) -> None:
+    """No byte is damaged; but it acknowledged what it does not have, and would be sent nothing more."""
+    leader = group.leader()
+    away = group.others(leader)[0]
+    away.stop()
+    older = away.disk.keep_all()
+    away.start()
+    group.connect()
+    group.ticks(4)
+    for number in range(5):
+        leader.do(push(b"%d" % number))
+    away.stop()
+    away.disk = older
+    away.start()
+    group.connect()
+
+    group.ticks(1)
+    group.ticks(1)
+    assert Status.RECOVERING == away.replica.status
+    assert ["acknowledged_lost"] == [finding.split(":")[0] for finding in away.findings]
+    away.restart()
+    assert Status.RECOVERING == away.replica.status
+    group.connect()
+    group.converge(20)
+
+    assert Status.NORMAL == away.replica.status
+    away.restart()
+    assert Status.NORMAL == away.replica.status
+
+
 def test_a_node_under_repair_is_no_part_of_a_majority(group: Group) -> None:
     """It may have forgotten what it acknowledged."""
     leader = group.leader()

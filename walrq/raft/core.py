@@ -581,6 +581,9 @@ class Raft(Node):
         if not self._intake.installing:
             # inv: CommitMonotonic: what is put in the log's place must not be behind what is applied by then.
             self._commit_to(min(message.commit, self.last_index))
+            if message.commit > self.last_index and not self.recovering:
+                # inv: AckedOnQuorum: it names no more than this node acknowledged in this term, and that is gone.
+                self.begin_repair()
         # Never behind a write of entries: the leader asks whether this node lives, not how fast its disk is.
         self._tell(HeartbeatReply, message.sender, message.round)
 

@@ -23,6 +23,7 @@ class Batch:
         stamp, commands, tickets: of the entry that was packed from proposals, the last of `records`; `tickets` belong
             to `commands`, position by position; 0 has no waiter. Empty when nothing was packed.
         repaired: what this node had lost is here again, to be noted first.
+        hurt: this node does not have all that it acknowledged, to be noted first.
         group: others vote as well, or will: to be stored with term and vote.
         alone: nobody else was sent any of it, so a full disk may refuse it.
     """
@@ -35,6 +36,7 @@ class Batch:
     group: bool = False
     alone: bool = True
     repaired: bool = False
+    hurt: bool = False
     refused: bool = False
 
     @property

@@ -121,6 +121,8 @@ class Seam:
         # Lost entries: under repair; there again, and not noted yet.
         self._damaged = found.damaged
         self._repaired_due = False
+        # A loss that the leader told of, and that is not noted on the disk yet.
+        self._hurt_due = False
         self._opened_at = self._raft.last_index
         # What was found damaged when old records were looked through last.
         self._losses_seen = -1
@@ -214,7 +216,7 @@ class Seam:
             return False
         if (self._gathered or self._stamp_wanted) and self._raft.accepts:
             return True
-        return self._raft.has_ready or self._repaired_due
+        return self._raft.has_ready or self._repaired_due or self._hurt_due
 
     def propose(self, command: Tagged) -> int:
         """Gather a command for the next entry. Returns its ticket.
@@ -267,9 +269,17 @@ class Seam:
         assert self._persisting is None, "one persist at a time"
         ready = raft.take_ready()
         batch = Batch(
-            ready, self._records(ready), NO_STAMP, [], [], self._in_group, alone=False, repaired=self._repaired_due
+            ready,
+            self._records(ready),
+            NO_STAMP,
+            [],
+            [],
+            self._in_group,
+            alone=False,
+            repaired=self._repaired_due,
+            hurt=self._hurt_due,
         )
-        self._repaired_due = False
+        self._repaired_due = self._hurt_due = False
         self._persisting = batch
         return batch
 
@@ -325,6 +335,8 @@ class Seam:
         """
         if batch.repaired:
             self._storage.repaired()
+        if batch.hurt:
+            self._storage.hurt()
         ready = batch.ready
         state = ready.hard_state
         known = self._storage.hard_state
@@ -565,6 +577,8 @@ class Seam:
             if first:
                 assert isinstance(message, Append)
                 self._take_over(message, first)
+            if raft.recovering and not self._damaged:
+                self._note_loss()
         finally:
             self._look()
 
@@ -633,6 +647,16 @@ class Seam:
         self._append(Kind.COMMANDS, encode_entry(stamp, commands))
         self._raised_at = self._raft.last_index
         self._pending[self._raised_at] = Pending(stamp, commands, [])
+
+    def _note_loss(self) -> None:
+        """The leader heard this node acknowledge more than it has, though no byte of it is damaged."""
+        self._damaged = self._hurt_due = True
+        self._repaired_due = False
+        self._findings.append(
+            f"acknowledged_lost: node {self.config.node_id!r} ends at entry {self._raft.last_index} and had more: its"
+            " data directory is an older copy, or its disk forgot what it had written; it is mended by the others"
+            " before it votes again"
+        )
 
     def _mend(self) -> None:
         """See whether what was lost is here again."""

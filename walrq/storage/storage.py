@@ -381,6 +381,14 @@ class Storage:
             raise StorageError(f"the end of the log could not be kept aside: {error.strerror or error}") from error
         self.truncate_suffix(first)
 
+    def hurt(self) -> None:
+        """Something that was acknowledged is not here, as others know: `needs_repair` until `repaired`. Durable;
+        StorageError is final.
+        """
+        marks = self._hard_state.marks
+        assert marks is not None, "marks are written at open"
+        self._hard_state.write(self._hard_state.state, attrs.evolve(marks, repair=True, claim=None))
+
     def repaired(self) -> None:
         """What was lost is here again, or nobody else has it: forget that it was. Durable; StorageError is final."""
         marks = self._hard_state.marks
