@@ -67,6 +67,27 @@ def test_a_stream_that_is_not_what_was_sent_is_refused_and_begun_again(group: Gr
     assert bodies(node) == bodies(group.leader())
 
 
+def test_a_follower_whose_disk_stays_full_is_offered_a_snapshot_now_and_then(group: Group) -> None:
+    """Not in a loop as fast as both can, with a line in the log for each round."""
+    node = away(group)
+    receiving = node.replica._receiving
+    store, tries = receiving.store, 0
+
+    def full(chunk: Any) -> None:
+        nonlocal tries
+        tries += 1
+        raise DiskFull("the disk is full")
+
+    receiving.store = full  # type: ignore[method-assign]
+    group.ticks(40)
+    assert 3 <= tries <= 40
+    assert [finding.split(":")[0] for finding in node.findings] == ["snapshot_refused"]
+
+    receiving.store = store  # type: ignore[method-assign]
+    group.converge(20)
+    assert bodies(node) == bodies(group.leader())
+
+
 def test_a_stream_that_keeps_more_than_there_is_is_refused(group: Group) -> None:
     """Its first bytes say up to where the own log stays."""
     send = group.send

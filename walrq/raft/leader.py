@@ -142,6 +142,9 @@ class Leader:
         self._beat_elapsed += 1
         if self._beat_elapsed >= self._timing.heartbeat:
             self.beat_due = True
+        for progress in self.progress.values():
+            if progress.rests:
+                progress.rests -= 1
         if self.transfer is not None:
             self.transfer.elapsed += 1
             if self.transfer.elapsed >= self._timing.election:
@@ -323,7 +326,7 @@ class Leader:
 
     def _begin_snapshot(self, progress: Progress) -> None:
         # A follower that is down would only keep files open.
-        if not progress.active or self.snapshot is None or self.snapshot.index < self._log.base_index:
+        if progress.rests or not progress.active or self.snapshot is None or self.snapshot.index < self._log.base_index:
             return
         self._streams += 1
         mark = self.snapshot
@@ -386,4 +389,6 @@ class Leader:
                 progress.installed(outgoing.index)
                 self._count(message.sender, progress)
             case SnapshotStatus.REFUSED:
+                # A full disk refuses the next one as well: at once it would be a loop.
+                progress.rests = self._timing.election
                 progress.failed()

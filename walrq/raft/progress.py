@@ -78,6 +78,7 @@ class Progress:
         asked: in probe: an append is on its way.
         quiet: no reply to an append came since the last reply to a heartbeat.
         outgoing: in snapshot: the stream.
+        rests: ticks until it is offered a snapshot again, having refused one.
     """
 
     next: int
@@ -91,6 +92,7 @@ class Progress:
     asked: bool = False
     quiet: bool = False
     outgoing: Outgoing | None = None
+    rests: int = 0
     in_flight_bytes: int = 0
     _in_flight: deque[tuple[int, int]] = attrs.field(factory=deque)
 

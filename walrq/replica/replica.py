@@ -11,6 +11,7 @@ from walrq.queues.commands import Stamp
 from walrq.queues.image import live_in
 from walrq.queues.reads import lost_messages
 from walrq.raft.membership import Member
+from walrq.raft.snapshots import Chunk
 from walrq.replica.batch import Done
 from walrq.replica.config import ReplicaConfig
 from walrq.replica.describing import group_of
@@ -225,19 +226,25 @@ class Replica(Seam):
     def _stored(self, job: StoreChunks) -> None:
         for chunk in job.chunks:
             if chunk is job.refused:
-                self._findings.append(f"snapshot_refused: what {chunk.sender!r} sent is not usable: {job.why}")
-                self._raft.refuse_snapshot(chunk)
+                self._refuse_snapshot(chunk, job.why)
                 return
             if self._raft.chunk_stored(chunk):
                 self._whole = chunk
+
+    def _refuse_snapshot(self, chunk: Chunk, why: str) -> None:
+        if why != self._refused_why:
+            # Once for a disk that stays full.
+            self._refused_why = why
+            self._findings.append(f"snapshot_refused: what {chunk.sender!r} sent is not usable: {why}")
+        self._raft.refuse_snapshot(chunk)
 
     def _installed(self, job: InstallSnapshot) -> bool:
         chunk, self._whole = job.chunk, None
         machine = job.machine
         if machine is None:
-            self._findings.append(f"snapshot_refused: what {chunk.sender!r} sent is not usable: {job.why}")
-            self._raft.refuse_snapshot(chunk)
+            self._refuse_snapshot(chunk, job.why)
             return False
+        self._refused_why = ""
         index = chunk.index
         self._raft.installed(chunk)
         if self._raft.last_index == index:

@@ -136,6 +136,7 @@ class Seam:
         self._sending = Sending(storage)
         self._send_at_tick = 0
         self._send_failure = ""
+        self._refused_why = ""
         # The snapshot that was found damaged last.
         self._renewed_at = 0
         self._receiving = Receiving(storage)
