@@ -11,6 +11,7 @@ import pytest
 import trio
 import trustme
 
+from tests.ports import free_port
 from walrq.daemon import peers, supervisor
 from walrq.daemon.config import Config
 from walrq.errors import ConfigError, NotReady
@@ -206,6 +207,24 @@ def test_a_node_with_peers_is_ready_with_both_doors_and_keeps_their_addresses(
     assert {"cbor", "peer"} == set(lines[0]["endpoints"])
     assert lines[0]["endpoints"]["peer"] == lines[1]["endpoints"]["peer"] == kept["peer_listen"] == kept["advertise"]
     assert SECRET not in json.dumps(kept)
+
+
+@pytest.mark.usefixtures("served_here")
+def test_one_port_for_clients_and_for_peers_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Before the node calls itself ready."""
+    door = ("127.0.0.1", free_port())
+    config = Config(
+        data_dir=str(tmp_path / "data"),
+        listen=door,
+        peer_listen=door,
+        cluster_secret=SECRET,
+        max_wal_segment_size=1 << 20,
+    )
+
+    status = supervisor.serve(config)
+
+    assert 78 == status
+    assert "they need two ports" in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("served_here")

@@ -415,6 +415,13 @@ async def _prepare_peers(config: Config, door: str, stack: contextlib.AsyncExitS
     tls = await trio.to_thread.run_sync(peers.load_tls, config)
     sock = stack.enter_context(contextlib.closing(listener.bind(*wanted, flag="--peer-listen")))
     bound = listener.address_of(sock)
+    if bound == door:
+        # Both are bound with SO_REUSEADDR and collide only when they listen, after the node has called itself ready.
+        raise ConfigError(
+            f"{bound} is for clients (listen) and for the other nodes (peer_listen, or this node in bootstrap) at once:"
+            " they need two ports",
+            setting="peer_listen",
+        )
     address = peers.reach(config, bound)
     endpoints = {"cbor": peers.endpoint_for_clients(door, address)}
     setting = peers.Setting(sock, address, endpoints, secret, tls)
