@@ -112,6 +112,15 @@ def test_without_a_leader_the_status_says_so_and_ends_with_5(server: FakeServer,
     assert b"walrq: n1 knows of no leader: an election is going on, or no majority is up\n" == ran.stderr
 
 
+def test_a_node_that_is_no_member_says_that_instead(server: FakeServer, shell: Shell) -> None:
+    known = state_of(server, leader=None)
+    answers(server, attrs.evolve(known, members=known.members[1:]))
+    ran = shell.walrq("cluster", "status")
+
+    assert 5 == ran.returncode
+    assert ran.stderr.startswith(b"walrq: n1 is no member: it was removed, ")
+
+
 def asked(server: FakeServer) -> list[api.Request]:
     """What was asked of it."""
     return [each.request for each in server.asked]

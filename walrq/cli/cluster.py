@@ -117,9 +117,16 @@ def status(as_json: bool, server: str | None) -> int:
         output.table(TITLES, [row(state, member) for member in state.members])
         output.note(f"  {state.cluster}, term {state.term}, as {state.node} sees it")
     if state.leader is None:
-        print(f"walrq: {state.node} knows of no leader: an election is going on, or no majority is up", file=sys.stderr)
+        print(f"walrq: {why_no_leader(state)}", file=sys.stderr)
         return ERRORS[Code.NOT_LEADER].exit
     return 0
+
+
+def why_no_leader(state: ClusterState) -> str:
+    """What may be the matter when the node that answers knows of no leader."""
+    if state.members and state.node not in (member.node for member in state.members):
+        return f"{state.node} is no member: it was removed, or its log has not come so far; ask one of the members"
+    return f"{state.node} knows of no leader: an election is going on, or no majority is up"
 
 
 def look(server: str | None) -> ClusterState:

@@ -249,6 +249,15 @@ class Peers:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Talk to the peers until cancelled."""
+        nodes = self._replica.configuration.nodes
+        if nodes and not self._is_member:
+            log.warning(
+                "not_member node=%s members=%s index=%d: this node was removed, or its log has not come so far;"
+                " a removed one comes back with an empty directory only",
+                self._node_id,
+                ",".join(nodes),
+                self._replica.configuration_index,
+            )
         async with trio.open_nursery() as nursery:
             await nursery.start(self.mesh.run)
             nursery.start_soon(self._driver.run_background)
