@@ -183,8 +183,8 @@ class Members:
         if known is None:
             if request.address is None:
                 raise InvalidArgument(
-                    f"node {node!r} is no member and has not asked to become one: start it with --join"
-                    f" {peers.address}, or give its address",
+                    f"node {node!r} is no member and has not asked to become one: start it on an empty"
+                    f" directory with --join {peers.address}, or give its address",
                     field="address",
                 )
             await self._take_in(await self._probe(peers, node, request.address), request.address)

@@ -105,7 +105,8 @@ class Configuration:
             InvalidArgument: it does not belong to the group, or it is the last voter.
         """
         if node not in self.voters and node not in self.learners:
-            raise InvalidArgument(f"node {node!r} is not in the group", field="node")
+            names = ", ".join((*self.voters, *self.learners))
+            raise InvalidArgument(f"node {node!r} is not in the group: {names}", field="node")
         if set(self.voters) == {node}:
             raise InvalidArgument(f"node {node!r} is the last voter and cannot be removed", field="node")
         return Configuration(

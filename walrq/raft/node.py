@@ -278,6 +278,10 @@ class Node:
         if lead.transfer is not None:
             raise NotLeader(f"leadership is being handed to {lead.transfer.target!r}", leader=lead.transfer.target)
         if target == self.node_id or target not in self.membership.current.voters:
-            raise InvalidArgument(f"target {target!r} is not another voter of the group", field="target")
+            others = ", ".join(node for node in self.membership.current.voters if node != self.node_id) or "none"
+            raise InvalidArgument(
+                f"node {target!r} is not another voter; those beside the leader, {self.node_id}, are: {others}",
+                field="target",
+            )
         lead.transfer = Transfer(target)
         self._note("TransferLeader", target=target)
