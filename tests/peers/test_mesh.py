@@ -25,7 +25,7 @@ from tests.peers.harness import (
     with_entries,
 )
 from walrq.errors import RemoteProtocolError
-from walrq.limits import PEER_BULK_BYTES_MAX, PEER_BULK_MESSAGES_MAX
+from walrq.limits import PEER_BACK_OFF_S, PEER_BULK_BYTES_MAX, PEER_BULK_MESSAGES_MAX
 from walrq.protocol.peer import Purpose
 from walrq.raft.membership import Member
 from walrq.raft.messages import Append, Message
@@ -80,6 +80,29 @@ async def test_appends_keep_their_order_filled_or_not() -> None:
         assert all(isinstance(m, Append) and len(m.entries) == 1 for m in bert.got)
         assert [index for index in range(count) if index % 3 == 0] == [m.prev_index for m in anna.filled]
         assert 0 == anna.mesh.stats()["bert"].dropped
+
+
+async def test_an_append_that_cannot_be_filled_is_not_tried_in_a_loop(mock_clock: trio.testing.MockClock) -> None:
+    """Raft sends it again as soon as it is told; a damaged record stays what it is."""
+    tries = 0
+
+    def fill(bare: Append) -> None:
+        nonlocal tries
+        tries += 1
+
+    async with group() as nodes:
+        bert = await nodes.start("bert")
+        anna = await nodes.start("anna", {"bert": bert.address}, fill=fill)
+        await anna.wait_up_without_time("bert")
+        for count in (1, 2, 3):
+            anna.mesh.send([append("anna", "bert", 3, filled=False)])
+            while [("lost", "bert")] * count != [news for news in anna.news if news[0] == "lost"]:
+                await trio.testing.wait_all_tasks_blocked(0.005)
+            for _ in range(20):
+                anna.mesh.send([append("anna", "bert", 3, filled=False)])
+                await trio.testing.wait_all_tasks_blocked(0.001)
+            assert count == tries
+            mock_clock.jump(PEER_BACK_OFF_S)
 
 
 async def test_bodies_are_read_in_threads_one_at_a_time_for_each_peer() -> None:

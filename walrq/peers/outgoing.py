@@ -264,6 +264,8 @@ class Outgoing:
             await wire.send_all(pieces)
         if not complete:
             self._around.link_lost(self.node)
+            # Raft asks again at once; a record that cannot be read would make that a loop.
+            await trio.sleep(PEER_BACK_OFF_S)
 
     async def _listen(self, lane: Lane, connection: Connection, alive: trio.CancelScope) -> None:
         """Take pongs, and a refusal."""
