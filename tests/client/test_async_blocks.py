@@ -186,7 +186,7 @@ async def test_an_outage_is_told_once_and_so_is_its_end(fake: FakeServer, caplog
     lost, back = caplog.records
     assert (logging.WARNING, logging.INFO) == (lost.levelno, back.levelno)
     assert f"lost the connection to 127.0.0.1:{fake.port}" in lost.getMessage()
-    assert "1 requests under way" in lost.getMessage()
+    assert "1 request under way" in lost.getMessage()
     assert f"connected to 127.0.0.1:{fake.port} again" in back.getMessage()
     assert "secret" not in caplog.text
 

@@ -77,7 +77,7 @@ def test_a_cut_connection_is_told_and_so_is_its_end(fake: FakeServer, caplog: py
 
     told = [record for record in caplog.records if record.levelno > logging.DEBUG]
     assert [logging.WARNING, logging.INFO] == [record.levelno for record in told]
-    assert "with 1 requests under way" in told[0].getMessage()
+    assert "with 1 request under way" in told[0].getMessage()
     assert f"127.0.0.1:{fake.port}" == vars(told[1])["endpoint"]
     assert "secret" not in caplog.text
 

@@ -61,10 +61,11 @@ class Journal:
         self._lines.append(
             partial(
                 LOGGER.warning,
-                "lost the connection to %s (%s) with %d requests under way; connecting again",
+                "lost the connection to %s (%s) with %d request%s under way; connecting again",
                 endpoint,
                 reason,
                 under_way,
+                "" if under_way == 1 else "s",
                 extra={"endpoint": str(endpoint), "under_way": under_way},
             )
         )
