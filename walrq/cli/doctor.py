@@ -315,7 +315,8 @@ def judge_cluster(state: ClusterState) -> Finding:
     if away:
         left = (len(voters) - 1) // 2 - sum(member.node in away for member in voters)
         more = f"{left} more may fail" if left > 0 else "one more failure stops the cluster"
-        return Finding("cluster", "warning", f"{text}; {', '.join(away)} cannot be reached: {more}", "start them again")
+        advice = "start them again; if they run, their logs say what is wrong (peer_unreachable)"
+        return Finding("cluster", "warning", f"{text}; {', '.join(away)} cannot be reached: {more}", advice)
     behind = [f"{each.node} by {lag}" for each in state.members if (lag := members.lag(state, each) or 0) > LAG_MAX]
     if behind:
         text = f"{text}; behind are {', '.join(behind)} entries"
