@@ -82,6 +82,23 @@ async def test_appends_keep_their_order_filled_or_not() -> None:
         assert 0 == anna.mesh.stats()["bert"].dropped
 
 
+async def test_a_node_whose_name_is_given_to_another_disk_is_heard_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    """Removed, still running, and joined anew on an empty disk: what the old one acknowledges the new one has not."""
+    async with group() as nodes:
+        anna, bert = await start_all(nodes, "anna", "bert")
+        await until(lambda: anna.mesh.stats()["bert"].heard == 2)
+        anna.members["bert"] = attrs.evolve(anna.members["bert"], disk_uuid=b"another disk")
+        anna.mesh.members_changed()
+        await until(lambda: anna.mesh.stats()["bert"].heard == 0 and not anna.mesh.stats()["bert"].connected)
+
+        await until(lambda: lines(caplog, "peer_dropped node=bert"))
+        assert all("WRONG_DISK" in line for line in lines(caplog, "peer_dropped node=bert"))
+        assert ("lost", "bert") == anna.news[-1]
+        bert.mesh.send([beat("bert", "anna", 1)])
+        await until(lambda: any("WRONG_DISK" in line for line in lines(caplog, "peer_refused")))
+        assert [] == anna.got
+
+
 async def test_an_append_that_cannot_be_filled_is_not_tried_in_a_loop(mock_clock: trio.testing.MockClock) -> None:
     """Raft sends it again as soon as it is told; a damaged record stays what it is."""
     tries = 0

@@ -142,6 +142,19 @@ class Incoming:
         """How many connections of a node there are."""
         return sum(1 for each, _ in self._links if each == node)
 
+    def judge_again(self, judge: Callable[[PeerHello], None]) -> None:
+        """End the connections of nodes that may not talk any more: the members are others now.
+
+        Args:
+            judge: raises a WalrqError for a node that is not the right one.
+        """
+        for link in self._links.values():
+            try:
+                judge(link.hello)
+            except WalrqError as error:
+                link.failure = error
+                link.scope.cancel()
+
     async def run(self, listener: socket.socket) -> None:
         """Accept until cancelled; then close the socket and all connections."""
         try:
@@ -290,6 +303,8 @@ class Incoming:
                 del self._links[key]
                 if not self.count(peer.node):
                     self._left(peer.node)
+        if link.failure is not None:
+            raise link.failure
         if link.scope.cancelled_caught and not link.replaced:
             raise trio.BrokenResourceError(f"silent for {silence_s:g} s")
 

@@ -210,7 +210,12 @@ class Mesh:
 
     def _reconcile(self, nursery: trio.Nursery) -> None:
         """Start links to whom there are none, end those to whom nobody wants to talk any more."""
-        wanted = set(self._members()) | set(self._incoming.nodes())
+        # A removed node that still runs may not speak for a new one of its name: it would be counted for another disk.
+        self._incoming.judge_again(lambda peer: self._judge(peer, None))
+        members = self._members()
+        for node in [node for node, peer in self._peers.items() if peer.is_another_than(members.get(node))]:
+            self._peers.pop(node).stop()
+        wanted = set(members) | set(self._incoming.nodes())
         wanted.discard(self._node_id)
         for node in sorted(set(self._peers) - wanted):
             self._peers.pop(node).stop()

@@ -32,6 +32,7 @@ from walrq.peers.lane import BULK_KINDS, Lane
 from walrq.peers.reports import Complaints, PeerStats, cause
 from walrq.peers.wire import READ_BYTES, Wire
 from walrq.protocol.peer import PeerHello, Pong, Purpose, Refusal, decode_item, encode_ping, encode_raft
+from walrq.raft.membership import Member
 from walrq.raft.messages import Append, Message
 
 log = logging.getLogger("walrq.peers")
@@ -101,6 +102,11 @@ class Outgoing:
         self._hurries += 1
         self._hurry.set()
         self._hurry = trio.Event()
+
+    def is_another_than(self, member: Member | None) -> bool:
+        """Whether the node at the other end has another disk than the one that the cluster knows this name by."""
+        hello = self.hello
+        return hello is not None and member is not None and member.disk_uuid not in (b"", hello.disk_uuid)
 
     def stop(self) -> None:
         """End `run`."""
