@@ -9,6 +9,7 @@ import pytest
 from tests.replica.group import Group, Node, push
 from walrq import api
 from walrq.errors import CorruptRecord, Reclaimed
+from walrq.queues import commands as c
 from walrq.raft.messages import RecordsReply, RecordsRequest
 from walrq.raft.roles import Status
 from walrq.storage.segment import RECORDS_START
@@ -436,3 +437,28 @@ def test_a_node_that_is_asked_for_lost_records_tells_only_what_is_committed(grou
     assert hurt.replica.background() is None
     leader.replica.receive(RecordsRequest("cluster", "stranger", leader.name, 9, 7, (1,)), leader.reading())
     assert leader.replica.background() is None
+
+
+def test_a_leader_that_cannot_read_a_dead_entry_sends_a_snapshot_instead(group: Group) -> None:
+    """Nothing alive is in it, so nobody fetches it again; the follower must not wait for it for ever."""
+    leader = group.leader()
+    away, third = group.others(leader)
+    away.crash()
+    for number in range(20):
+        leader.do(push(b"%02d" % number * 50, queue="gone"))
+    last = leader.storage.last_index
+    leader.do(c.PurgeQueue("gone"), push(b"alive"))
+    group.ticks(2)
+    leader.replica._recent._bytes_max = 0
+    leader.do(push(b"alive"))
+    content = leader.disk.content(newest_segment(leader))
+    leader.disk.flip_bit(newest_segment(leader), content.find(b"19" * 50) * 8)
+    with pytest.raises(CorruptRecord):
+        leader.storage.read(last)
+    away.start()
+    group.connect()
+    group.converge(30)
+
+    assert away.installs == 1
+    assert verdicts(leader) == ["log_unreadable"] and not leader.storage.needs_repair
+    assert leader.replica.is_leader and third.findings == away.findings == []

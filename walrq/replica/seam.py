@@ -100,8 +100,7 @@ class Seam:
         self._members_changed = False
         # --- time
         self._times = Times(found.stamps)
-        # The last that was handed in: an office begins with it, which is never before what its log says.
-        self._reading: Reading | None = None
+        self._reading: Reading | None = None  # the last one; an office begins with it, never before its log's end
         # --- peers
         self._heard: dict[str, int] = {}
         self._links: dict[str, Member] = {}
@@ -131,7 +130,10 @@ class Seam:
             self._raft.begin_repair(found.claimed)
         self._findings: list[str] = []
         self._has_diverged = False
+        # Entries that cannot be read for a follower, in this office. Replaced, never changed: threads add to it.
+        self._unreadable: frozenset[int] = frozenset()
         self._led_at = 0
+        self._unreadable_told = 0
         self._entries = 0
         self._sending = Sending(storage)
         self._send_at_tick = 0
@@ -544,6 +546,7 @@ class Seam:
         self._times.office(before if before is not None else self._raft.term)
         self._point_proposed = 0
         self._raised_at = 0
+        self._unreadable = frozenset()
         if lead is not None and self._reading is not None:
             self._clock(self._reading)
 
@@ -619,6 +622,8 @@ class Seam:
             self._note_lost_bodies()
         if self._restoring.lost:
             self._restore()
+        if self._unreadable and self._raft.is_leader:
+            self._send_a_snapshot_instead()
         if self._links and self._raft.accepts:
             self._bind()
         if self.machine.version < self.config.version_max:
@@ -670,6 +675,22 @@ class Seam:
                 f"repair_ended: no node has more than {self.config.node_id!r}, whose log was cut at its start: if"
                 " anything acknowledged was behind that, it is lost"
             )
+
+    def _send_a_snapshot_instead(self) -> None:
+        """Followers that need an entry of the log that is not readable here get a snapshot, which needs no dead one."""
+        index = max(self._unreadable)
+        if index <= self._raft.log.base_index:
+            return
+        if index > self._unreadable_told:
+            self._unreadable_told = index
+            self._findings.append(
+                f"log_unreadable: node {self.config.node_id!r} cannot read entry {index}: who lacks it gets a snapshot"
+            )
+            if index > self._images.index:
+                self._images.renew()
+        if index <= self._images.index:
+            self._raft.snapshot_taken(self._images.index, index + 1)
+            self._recent.compact(self._raft.log.base_index)
 
     def _note_lost_bodies(self) -> None:
         """Live messages whose records are gone or damaged here: another node is the better leader.
@@ -742,6 +763,8 @@ class Seam:
         if self._restoring.outbox:
             messages += self._restoring.outbox
             self._restoring.outbox = []
+        if self._unreadable:
+            messages = [message for message in messages if not self._cannot_be_filled(message)]
         if not messages:
             return messages
         self._look()
@@ -778,6 +801,11 @@ class Seam:
                 )
         return messages
 
+    def _cannot_be_filled(self, message: Message) -> bool:
+        """Not tried again and again: the answer to a heartbeat asks for it anew."""
+        ends = (message.prev_index, message.last_index) if isinstance(message, Append) else (0, 0)
+        return any(ends[0] < index <= ends[1] for index in self._unreadable)
+
     def _entries_in_memory(self, append: Append) -> list[Entry]:
         """All entries of an append, or none."""
         get = self._recent.get
@@ -801,6 +829,8 @@ class Seam:
                 try:
                     record = self._storage.read(index)
                 except StorageError:
+                    if self._raft.term == append.term:
+                        self._unreadable |= {index}
                     return None
                 entry = Entry(record.term, Kind(record.kind), record.body)
             entries.append(entry)
