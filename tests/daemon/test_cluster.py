@@ -298,7 +298,7 @@ async def test_a_change_that_cannot_be_is_refused_with_a_reason(monkeypatch: pyt
             "no member": Code.INVALID_ARGUMENT,
             "no voter": Code.INVALID_ARGUMENT,
         } == {what: code_of(reply) for what, reply in replies.items()}
-        assert "start it with --join" in replies["unknown"].text
+        assert "start it on an empty directory with --join" in replies["unknown"].text
         assert f"start it with --join {leader.address}" in replies["nobody there"].text
         assert isinstance(await leader.ask(api.Push("q", columns(b"x"))), api.Pushed)
         assert ["n1", "n2", "n3"] == [each.node for each in (await leader.ask(api.ClusterStatus())).members]
