@@ -147,6 +147,7 @@ LAYERS: dict[str, Layer] = {
             "walrq.live",
             "walrq.local",
             "walrq.logs",
+            "walrq.simulator",
             "walrq.storage.inspect",
             "walrq.worker",
         },

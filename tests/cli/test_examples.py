@@ -49,6 +49,7 @@ def test_the_tree_has_these_commands() -> None:
         " queue/list queue/show queue/create queue/set queue/pause queue/resume queue/purge queue/delete"
         " cluster cluster/start cluster/status cluster/add cluster/remove cluster/transfer"
         " dlq/list dlq/show dlq/replay dlq/purge wal/inspect wal/verify spec spec/list spec/check spec/simulate"
+        " spec/trace spec/validate"
     )
 
     assert {"walrq"} | {f"walrq {name.replace('/', ' ')}" for name in expected.split()} == set(COMMANDS)

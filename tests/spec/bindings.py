@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.spec.queue_twin import QueueBinding
+from tests.spec.raft_twin import RaftBinding
 from tests.spec.session_twin import SessionBinding
 from tests.spec.walking import Binding
 
 BINDINGS: Mapping[str, Callable[[Mapping[str, Any]], Binding]] = {
     "Queue": QueueBinding,
+    "Raft": RaftBinding,
     "Session": SessionBinding,
 }

@@ -1,4 +1,4 @@
-"""`walrq spec`: check the specification with TLC, and simulate it."""
+"""`walrq spec`: check the specification with TLC, simulate it, and judge recorded runs by it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
@@ -15,6 +15,7 @@ from walrq.cli.arguments import example, json_option
 
 if TYPE_CHECKING:
     from walrq.formal.checking import Outcome
+    from walrq.formal.lines import Trace
     from walrq.formal.models import Manifest, Model
     from walrq.formal.output import Progress
     from walrq.formal.tlc import Report
@@ -271,6 +272,69 @@ async def _simulate(model: Model, number: int, depth: int, seed: int, as_json: b
     print(f"walrq: {model.title}: {report.verdict} {report.trouble}", file=sys.stderr)
     _tell_story(report)
     return FAILED
+
+
+@spec.command(epilog=example("walrq spec trace --seed 7"))
+@click.option("--seed", metavar="N", type=click.IntRange(min=0), default=1, help="Of the simulated run.  [1]")
+@click.option("--nodes", metavar="N", type=click.IntRange(2, 7), default=3, help="Of the group.  [3]")
+@click.option(
+    "--load-ms", metavar="MS", type=click.IntRange(10, 60_000), default=200, help="Of load and faults.  [200]"
+)
+def trace(seed: int, nodes: int, load_ms: int) -> None:
+    """Simulate a group under faults and print what consensus did, a line of JSON for each step.
+
+    The same seed gives the same lines; `walrq spec validate` judges them.
+    """
+    from walrq.simulator.cluster import Cluster
+    from walrq.simulator.options import Options
+
+    options = Options(nodes=nodes, load_ms=load_ms, fsync="always", trace_to=output.json_line)
+    Cluster(seed=seed, options=options).run()
+
+
+@spec.command(epilog=example("walrq spec trace --seed 7 | walrq spec validate -"))
+@click.argument("traces", nargs=-1, required=True, metavar="TRACE...", type=click.File("r", encoding="utf-8"))
+@click.option("--merge", is_flag=True, help="The files are of the nodes of one run, one each.")
+@json_option
+def validate(traces: tuple[TextIO, ...], merge: bool, as_json: bool) -> int:
+    """Let TLC decide whether recorded runs are behaviours of spec/Raft.tla.
+
+    A TRACE has a line of JSON for each step of consensus, from the start of every node on (`-`: standard input). Of
+    one that is none, the first line that does not fit is shown, and what would have; the exit status is then 1. What
+    the module does not describe (changes of the group, repair after damage) ends what can be judged, and is named.
+    """
+    import trio
+
+    from walrq.formal import lines
+
+    named = [(file.name, lines.read(file.read())) for file in traces]
+    if merge:
+        named = [("merged", lines.merged([each for _, each in named]))]
+    prepared = [(name, lines.prepared(each)) for name, each in named]
+    return trio.run(_until_stopped, partial(_validate, prepared, as_json))
+
+
+async def _validate(named: Sequence[tuple[str, Trace]], as_json: bool) -> int:
+    from walrq.formal import tools, validating
+
+    found, folder = tools.find_tools(os.environ), tools.specification()
+    failed = False
+    judgements = await validating.validate(found, folder, [each for _, each in named])
+    for (name, _), judgement in zip(named, judgements, strict=True):
+        failed |= not judgement.is_accepted
+        value = {
+            "trace": name,
+            "accepted": judgement.is_accepted,
+            "lines": judgement.lines,
+            "refused": judgement.refused,
+            "broken": judgement.broken,
+            "ends": judgement.ends,
+            "story": list(judgement.story),
+        }
+        said = "accepted" if judgement.is_accepted else "REFUSED"
+        more = [f"  judged up to {judgement.ends}"] if judgement.ends is not None else []
+        _line(as_json, value, "\n".join([f"{name}\t{said}\t{judgement.lines} lines", *more, *judgement.story]))
+    return FAILED if failed else 0
 
 
 COMMANDS = (spec,)

@@ -1,0 +1,123 @@
+"""From the code to TLC: what cores did is a behaviour of spec/Raft.tla, and what they cannot have done is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.requirements import require
+from tests.spec.schedules import FORGERIES, NAMES, forged, run
+from walrq.errors import ConfigError
+from walrq.formal import lines, validating
+from walrq.formal.tools import find_tools
+from walrq.simulator.cluster import Cluster
+from walrq.simulator.options import Options
+
+ROOT = Path(__file__).resolve().parents[2]
+SCHEDULES = 4
+SIMULATED = 1
+LOAD_MS = 100
+# A forged line, and what tells that its call is over.
+LINES_AFTER = 3
+
+
+def simulated(seed: int) -> list[dict[str, object]]:
+    """The lines of a seed of the simulator."""
+    found: list[dict[str, object]] = []
+    Cluster(seed=seed, options=Options(nodes=3, load_ms=LOAD_MS, fsync="always", trace_to=found.append)).run()
+    return found
+
+
+@pytest.mark.trio
+async def test_runs_are_behaviours_of_the_module_and_forgeries_are_not(seed: int) -> None:
+    """Random schedules, seeds of the simulator, and the same with one line that cannot be: refused at that line.
+
+    One test, because TLC needs longer to start than to follow a trace.
+    """
+    require("java")
+    schedules = [run(seed * SCHEDULES + number) for number in range(SCHEDULES)]
+    runs = [*schedules, *(simulated(seed * SIMULATED + number) for number in range(SIMULATED))]
+    apart = lines.merged([[line for line in schedules[0] if line["node"] == name] for name in NAMES])
+    found = {name: forged(name, range(1_000)) for name in FORGERIES}
+    forgeries = {name: (each[: number + LINES_AFTER], number) for name, (each, number) in found.items()}
+    traces = [lines.prepared(each) for each in [*runs, apart, *(each for each, _ in forgeries.values())]]
+
+    judged = await validating.validate(find_tools(os.environ), ROOT / "spec", traces)
+
+    for judgement in judged[: len(runs) + 1]:
+        assert judgement.is_accepted, "\n".join(judgement.story)
+        assert judgement.lines > 20
+    refused = judged[len(runs) + 1 :]
+    assert {name: number for name, (_, number) in forgeries.items()} == {
+        name: judgement.refused for name, judgement in zip(forgeries, refused, strict=True)
+    }
+    told = dict(zip(forgeries, ("\n".join(judgement.story) for judgement in refused), strict=True))
+    assert "no such message was under way" in told["takes an acknowledgement from nowhere"]
+    assert "it has nothing like that to say" in told["tells a vote that is not written"]
+    assert "its disk cannot have been left like that" not in told["commits without a quorum"]
+    assert "the module allows:\n    commit " in told["commits without a quorum"]
+
+
+def test_what_the_module_does_not_describe_ends_what_is_judged() -> None:
+    """Half an answer is marked as one; what comes before is judged all the same."""
+    whole = run(1)
+    node = whole[-1]["node"]
+    learner = [*whole, {**whole[-1], "event": "Doubt", "learners": ["d"]}]
+    damaged = [*whole, {**whole[-1], "event": "Start"}, {**whole[-1], "event": "BeginRepair"}]
+
+    assert lines.prepared(whole).ends is None
+    assert f"line {len(whole) + 1}: the group of {node} is another one, which the module does not describe" == (
+        lines.prepared(learner).ends
+    )
+    assert f"line {len(whole) + 1}: {node} starts with damage, which the module does not describe" == (
+        lines.prepared(damaged).ends
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "the trace is empty"),
+        ("{", "line 1 of the trace is no JSON"),
+        (json.dumps({"event": "Start", "node": "a", "voters": []}), "line 1 of the trace has no 'role'"),
+    ],
+)
+def test_a_file_that_is_no_trace_is_one_line(text: str, why: str) -> None:
+    """The wrong file is the most common mistake."""
+    with pytest.raises(ConfigError, match=why):
+        lines.read(text)
+
+
+def test_an_unknown_event_does_not_fit() -> None:
+    """A newer trace than the reader knows is not taken for a good one."""
+    whole = run(1)
+    trace = lines.prepared([*whole[:5], {**whole[5], "event": "Nap"}])
+
+    assert trace.misfit is not None
+    assert (6, "there is no event 'Nap'") == (trace.misfit.number, trace.misfit.why)
+
+
+def test_a_trace_reads_back_as_it_was_written() -> None:
+    """Lines of JSON, as `walrq spec trace` prints them."""
+    whole = run(1)
+
+    assert whole == lines.read("\n".join(map(json.dumps, whole)))
+
+
+def test_merging_keeps_each_order_and_sends_before_it_receives() -> None:
+    """A message that comes from nowhere stays in its place, for the judge to find."""
+    whole = run(2)
+    parts = [[line for line in whole if line["node"] == name] for name in NAMES]
+    merged = lines.merged(parts)
+
+    assert parts == [[line for line in merged if line["node"] == name] for name in NAMES]
+    sent = set()
+    for line in merged:
+        if line["event"].startswith("Send"):
+            sent.add(lines.said(line))
+        assert not line["event"].startswith("Recv") or lines.said(line) in sent
+    strangers = [line for line in parts[0] if line["event"].startswith("Recv")]
+    assert strangers == lines.merged([strangers])
