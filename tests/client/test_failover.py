@@ -261,6 +261,20 @@ def test_a_call_tells_that_nobody_leads_when_its_time_is_over() -> None:
 
 
 # --- bad hints ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("session", [True, False])
+def test_a_change_of_the_group_that_was_always_turned_away_did_not_happen(session: bool) -> None:
+    """It carries no sequence, and yet nothing about it is unknown: nobody leads, nobody took it."""
+    cluster = FakeCluster()
+    made = connected(cluster, session=session)
+    cluster.elect(None)
+
+    call = made.submit(api.RemoveNode("n3"), timeout_s=2.0)
+    finish(made, call)
+
+    assert isinstance(call.error, NotLeader), call.error
+    assert call.error.definite
+
+
 def test_nodes_that_name_each_other_do_not_keep_a_client_busy() -> None:
     """Each has stale news: a few hops, then a pause like any other."""
     cluster = FakeCluster(leader=None)

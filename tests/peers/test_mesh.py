@@ -24,7 +24,7 @@ from tests.peers.harness import (
     until,
     with_entries,
 )
-from walrq.errors import RemoteProtocolError
+from walrq.errors import NotMember, RemoteProtocolError
 from walrq.limits import PEER_BACK_OFF_S, PEER_BULK_BYTES_MAX, PEER_BULK_MESSAGES_MAX
 from walrq.protocol.peer import Purpose
 from walrq.raft.membership import Member
@@ -424,3 +424,26 @@ async def test_a_node_that_is_away_is_complained_about_once(
 
         assert 1 == len(lines(caplog, "peer_unreachable node=bert"))
         assert f"{where} cannot be reached: Connection refused" in lines(caplog, "peer_unreachable")[0]
+
+
+async def test_a_peer_that_turns_this_node_away_is_spoken_of_once(
+    caplog: pytest.LogCaptureFixture, mock_clock: trio.testing.MockClock
+) -> None:
+    """A removed node that still runs asks for votes again and again, and is told each time that it is removed."""
+
+    def no_member(message: Message) -> None:
+        refused.append(message)
+        raise NotMember("node 'anna' was removed")
+
+    refused: list[Message] = []
+    async with group() as nodes:
+        bert = await nodes.start("bert", deliver=no_member)
+        anna = await nodes.start("anna", {"bert": bert.address})
+        for number in range(60):
+            anna.mesh.send([beat("anna", "bert", number)])
+            await pass_time(mock_clock, 0.5)
+
+        assert len(refused) > 5, "it is tried again"
+        assert 1 == len(lines(caplog, "peer_lost node=bert"))
+        assert "NOT_MEMBER" in lines(caplog, "peer_lost node=bert")[0]
+        assert [] == [line for line in lines(caplog, "peer_up node=bert")[1:] if "after a refusal" not in line]

@@ -614,14 +614,15 @@ class Exchange:
         self._resting.append(call)
 
     def _renumber(self, call: Call) -> None:
-        """After a definite refusal: the session remembers it under the old sequence.
+        """After a definite refusal the request counts as not sent; its session remembers it under the old sequence.
 
         Of a request that was sent before, the refusal says only that this sending was turned away: the first may have
         taken effect, so it keeps its sequence.
         """
-        if call.sequence is not None and call.sends == 1:
-            self._open.pop(call.sequence, None)
-            call.sequence = None
+        if call.sends == 1:
+            if call.sequence is not None:
+                self._open.pop(call.sequence, None)
+                call.sequence = None
             call.sends = 0
 
     def _turns_away(self, call: Call, error: WalrqError) -> bool:

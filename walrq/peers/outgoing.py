@@ -85,6 +85,8 @@ class Outgoing:
         self._rtt_ms: float | None = None
         self._address = ""
         self._last_error = ""
+        # The last attempt was turned away by a peer that is there.
+        self._refused = False
         self._hurries = 0
         self._hurry = trio.Event()
         self._fills = trio.CapacityLimiter(1)
@@ -161,13 +163,16 @@ class Outgoing:
             except (WalrqError, trio.BrokenResourceError) as error:
                 # Who was refused is not welcome a moment later either.
                 may_hurry = isinstance(error, NotReady | trio.BrokenResourceError)
+                self._refused = not may_hurry
                 self._last_error = cause(error)
                 around.complaints.warn(
                     f"{'peer_lost' if connected else 'peer_unreachable'} node={self.node} lane={lane.purpose}",
                     self.node,
                     error if isinstance(error, WalrqError) else cause(error),
                 )
-            failures = 0 if around.now() - begun > _HELD_S else failures + 1
+            held = around.now() - begun > _HELD_S
+            failures = 0 if held else failures + 1
+            self._refused = self._refused and not held
             turn = 0 if connected else turn + 1
             if not may_hurry or hurries == self._hurries:
                 await self._back_off(failures, may_hurry)
@@ -194,8 +199,12 @@ class Outgoing:
             if gap:
                 around.link_lost(self.node)
             if len(self._up) == 2:
-                around.complaints.forget(self.node)
-                log.info("peer_up node=%s address=%s", self.node, self._address)
+                if self._refused:
+                    # It will hardly be welcome now: a peer that turns this node away again and again is said once.
+                    log.debug("peer_up node=%s address=%s after a refusal", self.node, self._address)
+                else:
+                    around.complaints.forget(self.node)
+                    log.info("peer_up node=%s address=%s", self.node, self._address)
                 around.link_up(self.node, peer.disk_uuid, peer.address)
             with trio.CancelScope(deadline=around.now() + silence_s) as alive:
                 async with trio.open_nursery() as nursery:
