@@ -17,10 +17,9 @@ import attrs
 from walrq.errors import CorruptRecord, StorageError
 from walrq.limits import BACKUP_PARTS_MAX
 from walrq.storage.manifest import Manifest, PageAt, encode_manifest
-from walrq.storage.segment import RECORDS_START, Identity, header_bytes, segment_name
+from walrq.storage.segment import RECORDS_START, Extent, Identity, header_bytes, segment_name
 from walrq.storage.snapshot import manifest_name, pages_name
 from walrq.storage.storage import Pin
-from walrq.storage.segment import Extent
 
 FORMAT: Final = 1
 MANIFEST_PART: Final = f"snapshots/{manifest_name(1)}"
