@@ -113,6 +113,7 @@ def test_without_a_leader_the_status_says_so_and_ends_with_5(server: FakeServer,
 
 
 def test_a_node_that_is_no_member_says_that_instead(server: FakeServer, shell: Shell) -> None:
+    """An election that never ends is not what is wrong with it."""
     known = state_of(server, leader=None)
     answers(server, attrs.evolve(known, members=known.members[1:]))
     ran = shell.walrq("cluster", "status")

@@ -202,6 +202,7 @@ def test_live_blocks_cover_every_live_body(seed: int) -> None:
 
 @pytest.mark.parametrize(("first", "last", "is_live"), [(1, 1 << 36, True), (200, 1 << 40, False), (1, 100, False)])
 def test_a_segment_over_the_gap_that_a_restore_leaves_is_judged_at_once(first: int, last: int, is_live: bool) -> None:
+    """The gap is billions of indexes wide: walking it block by block would never end."""
     machine = Machine()
     machine.live_blocks[150 >> 6] = 1
 

@@ -10,6 +10,7 @@ from tests.replica.group import Group, Node, push
 from walrq import api
 from walrq.errors import CorruptRecord, Reclaimed
 from walrq.queues import commands as c
+from walrq.raft.membership import Member
 from walrq.raft.messages import RecordsReply, RecordsRequest
 from walrq.raft.roles import Status
 from walrq.storage.segment import RECORDS_START
@@ -462,3 +463,42 @@ def test_a_leader_that_cannot_read_a_dead_entry_sends_a_snapshot_instead(group: 
     assert away.installs == 1
     assert verdicts(leader) == ["log_unreadable"] and not leader.storage.needs_repair
     assert leader.replica.is_leader and third.findings == away.findings == []
+
+
+def test_a_damaged_node_does_not_take_an_older_group_for_its_own() -> None:
+    """The lost end of its log held the entry that made a third node a voter, and what that one acknowledged."""
+    group = Group(("a", "n"))
+    group.connect()
+    group.leader()
+    group.ticks(4)
+    n = group.elect("n")
+    n.do(push(b"0" * 50))
+    group.ticks(3)
+    group.add("d")
+    group.connect()
+    n.replica.add_learner(Member("d", "d:1", group["d"].replica.disk_uuid))
+    group.settle()
+    group.connect()
+    group.ticks(10)
+    group.isolate("a")
+    n.replica.promote("d")
+    group.settle()
+    index = n.replica.configuration_index
+    n.do(push(b"acknowledged by two of three"))
+    assert n.replica.commit_index == index + 1
+
+    segment = n.storage._wal._segment_of(index)
+    start = n.storage._wal._offsets(segment)[index - segment.first_index]
+    n.stop()
+    n.disk.zero(newest_segment(n), start, start + 60)
+    n.start()
+    group.heal()
+    group.isolate("d")
+    group.connect()
+    group.ticks(80)
+
+    assert not any(group[name].replica.is_leader for name in ("a", "n"))
+    group.heal()
+    group.connect()
+    group.converge(60)
+    assert group.leader().replica.machine.queues["q"].ready == 2

@@ -18,12 +18,14 @@ bodies with the caller. Invariants, kept by every method:
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from walrq.errors import NotLeader, Overloaded, RemoteProtocolError
 from walrq.limits import RAFT_READS_MAX
 from walrq.raft.election import Ballot, Outcome, up_to_date
 from walrq.raft.entries import HardState, Kind
 from walrq.raft.leader import Leader, SnapshotMark
-from walrq.raft.membership import Configuration
+from walrq.raft.membership import Configuration, mark_of
 from walrq.raft.messages import (
     Append,
     AppendReply,
@@ -324,7 +326,7 @@ class Raft(Node):
             self._read_states.append(ReadState(ticket, index))
 
     # --- repair ---------------------------------------------------------------------------------------------
-    def begin_repair(self, claimed: tuple[int, int] | None = None) -> None:
+    def begin_repair(self, claimed: tuple[int, int] | None = None, voters: Collection[bytes] = ()) -> None:
         """This node's stored log lost entries that it may have acknowledged; what it started from is what is left.
 
         From here on it is `recovering` (`repair.py`): it does not stand, and what it acknowledged does not count. Its
@@ -332,9 +334,10 @@ class Raft(Node):
 
         Args:
             claimed: (term, index) that the log did not reach beyond before; None: not known.
+            voters: marks of those who voted by the lists in what was lost; more may be named.
         """
         self.recovering = True
-        self._repair.begin(claimed, self.ticks)
+        self._repair.begin(claimed, self.ticks, frozenset(voters) - {mark_of(self.node_id)})
         self._note("BeginRepair")
 
     def _go_on_with_repair(self) -> None:

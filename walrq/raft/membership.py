@@ -11,6 +11,7 @@ A new node joins as a learner: it receives the log and counts for nothing. When 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import attrs
@@ -36,6 +37,11 @@ class Member:
     node: str
     address: str = ""
     disk_uuid: bytes = b""
+
+
+def mark_of(node: str) -> bytes:
+    """Eight bytes that stand for a node's name where names would be too long."""
+    return hashlib.sha256(node.encode()).digest()[:8]
 
 
 def _by_name(members: Iterable[Member]) -> dict[str, Member]:

@@ -4,7 +4,8 @@ It does not stand. It votes only for a log that reaches as far as its own ever d
 bound of the own one will do in its place (inv: LeaderCompleteness). While somebody leads it asks him up to where all is
 committed, and is whole once that much is durable here. While nobody leads it asks all other voters how far their logs
 reach: when all have answered, the furthest is the bound, since nobody has more; and if its own reaches as far, nothing
-that it lost is left anywhere, and it is as whole as it can be.
+that it lost is left anywhere, and it is as whole as it can be. *All voters* are those by any list that its log ever
+held, not by what is left of it: an entry that was lost may have made a node a voter (inv: QuorumOverlap).
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import attrs
+
+from walrq.raft.membership import mark_of
 
 
 @attrs.define(eq=False)
@@ -31,12 +34,14 @@ class Repair:
     round: int = 0
     _asked_at: int = 0
     _ends: dict[str, tuple[int, int]] = attrs.field(factory=dict)
+    _voters: frozenset[bytes] = frozenset()
 
-    def begin(self, claimed: tuple[int, int] | None, tick: int) -> None:
+    def begin(self, claimed: tuple[int, int] | None, tick: int, voters: frozenset[bytes]) -> None:
         """The node starts from what is left."""
         self.active = True
         self.target = None
         self.floor = claimed
+        self._voters = voters
         self._asked_at = tick
 
     def end(self) -> None:
@@ -59,6 +64,9 @@ class Repair:
         """A voter said how far its log reaches. True when all others have, and none of them has more."""
         self._ends[node] = end
         if not others or any(other not in self._ends for other in others):
+            return False
+        if not self._voters <= {mark_of(each) for each in self._ends}:
+            # Who became a voter in what was lost may have acknowledged more, and cannot be asked by name.
             return False
         furthest = max(self._ends[other] for other in others)
         if furthest > own:

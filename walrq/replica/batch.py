@@ -10,9 +10,11 @@ from walrq.limits import ENTRY_BYTES_TARGET, ENTRY_COMMANDS_MAX
 from walrq.queues.commands import Push, Stamp, Tagged
 from walrq.queues.effects import Effects, Result
 from walrq.raft.unstable import Ready
+from walrq.replica.company import Company
 from walrq.storage.record import Record
 
 NO_STAMP = Stamp(0, 0)
+NO_COMPANY = Company()
 
 
 @attrs.define(eq=False)
@@ -24,7 +26,7 @@ class Batch:
             to `commands`, position by position; 0 has no waiter. Empty when nothing was packed.
         repaired: what this node had lost is here again, to be noted first.
         hurt: this node does not have all that it acknowledged, to be noted first.
-        group: others vote as well, or will: to be stored with term and vote.
+        company: who else decides: to be stored with term and vote.
         alone: nobody else was sent any of it, so a full disk may refuse it.
     """
 
@@ -33,7 +35,7 @@ class Batch:
     stamp: Stamp
     commands: list[Tagged]
     tickets: list[int]
-    group: bool = False
+    company: Company = NO_COMPANY
     alone: bool = True
     repaired: bool = False
     hurt: bool = False

@@ -18,6 +18,7 @@ from walrq.queues.image import load
 from walrq.queues.machine import Machine
 from walrq.raft.entries import HardState, Kind, Tail
 from walrq.raft.membership import Configuration, Member
+from walrq.replica.company import only
 from walrq.replica.config import ReplicaConfig
 from walrq.replica.recent import Recent
 from walrq.storage import hard_state as stored
@@ -62,6 +63,7 @@ class Found:
     commands: int = 0
     damaged: bool = False
     claimed: tuple[int, int] | None = None
+    voters: tuple[bytes, ...] = ()
 
     def tail(self, storage: Storage) -> Tail:
         """The log as consensus needs to know it."""
@@ -79,11 +81,6 @@ class Found:
             self.commands += len(tagged)
         self.log_bytes += len(record.body)
         self.applied = record.index
-
-
-def only(node: str, configuration: Configuration) -> bool:
-    """Whether that node is a majority by itself."""
-    return list(configuration.voters) == [node]
 
 
 def look(storage: Storage, config: ReplicaConfig) -> Found:
@@ -113,6 +110,7 @@ def look(storage: Storage, config: ReplicaConfig) -> Found:
         else:
             found.damaged = True
             found.claimed = storage.repair_claim
+            found.voters = hard.voters if hard is not None else ()
             storage.drop_untrusted()
             if only(config.node_id, first):
                 # Who else belongs to the group stood in what was lost: a leader will tell.

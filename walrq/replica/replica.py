@@ -13,11 +13,12 @@ from walrq.queues.reads import lost_messages
 from walrq.raft.membership import Member
 from walrq.raft.snapshots import Chunk
 from walrq.replica.batch import Done
+from walrq.replica.company import only
 from walrq.replica.config import ReplicaConfig
 from walrq.replica.describing import group_of
 from walrq.replica.images import SnapshotJob
 from walrq.replica.jobs import Job, LoadEntries
-from walrq.replica.opening import look, only
+from walrq.replica.opening import look
 from walrq.replica.restoring import ReadRecords, StoreRecords
 from walrq.replica.seam import Seam
 from walrq.replica.transfer import InstallSnapshot, Read, ReadChunks, StoreChunks

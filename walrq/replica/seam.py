@@ -34,11 +34,12 @@ from walrq.raft.snapshots import Chunk
 from walrq.raft.unstable import Ready
 from walrq.replica.batch import NO_STAMP, Batch, Done, Pending, how_many
 from walrq.replica.bodies import Bodies
+from walrq.replica.company import Company
 from walrq.replica.config import ReplicaConfig
 from walrq.replica.images import Images, encode_point, root_of
 from walrq.replica.jobs import Job, Loaded
 from walrq.replica.office import Times
-from walrq.replica.opening import Found, only
+from walrq.replica.opening import Found
 from walrq.replica.restoring import Restoring
 from walrq.replica.transfer import Receiving, Sending
 from walrq.storage import hard_state as stored
@@ -95,7 +96,9 @@ class Seam:
         self._noted = self._raft.last_index
         self._configuration = self._raft.membership.current
         self._alone = self._configuration.nodes == (config.node_id,)
-        self._in_group = not only(config.node_id, self._configuration)
+        # Whose voices a damaged log may have forgotten.
+        self._kept = found.voters if found.damaged else ()
+        self._company = Company.of(config.node_id, self._raft.membership, self._kept)
         self._office_changed = False
         self._members_changed = False
         # --- time
@@ -127,7 +130,7 @@ class Seam:
         self._losses_seen = -1
         self._restoring = Restoring(storage, config.node_id)
         if found.damaged:
-            self._raft.begin_repair(found.claimed)
+            self._raft.begin_repair(found.claimed, found.voters)
         self._findings: list[str] = []
         self._has_diverged = False
         # Entries that cannot be read for a follower, in this office. Replaced, never changed: threads add to it.
@@ -271,17 +274,8 @@ class Seam:
             return None
         assert self._persisting is None, "one persist at a time"
         ready = raft.take_ready()
-        batch = Batch(
-            ready,
-            self._records(ready),
-            NO_STAMP,
-            [],
-            [],
-            self._in_group,
-            alone=False,
-            repaired=self._repaired_due,
-            hurt=self._hurt_due,
-        )
+        batch = Batch(ready, self._records(ready), NO_STAMP, [], [], self._company, alone=False)
+        batch.repaired, batch.hurt = self._repaired_due, self._hurt_due
         self._repaired_due = self._hurt_due = False
         self._persisting = batch
         return batch
@@ -316,7 +310,7 @@ class Seam:
             records = [Record(index, term, kind, body)]
         else:
             records = [*self._records(ready, index), Record(index, term, kind, body)]
-        self._persisting = batch = Batch(ready, records, stamp, commands, tickets, self._in_group, alone)
+        self._persisting = batch = Batch(ready, records, stamp, commands, tickets, self._company, alone)
         return batch
 
     def _records(self, ready: Ready, before: int | None = None) -> list[Record]:
@@ -343,7 +337,7 @@ class Seam:
         ready = batch.ready
         state = ready.hard_state
         known = self._storage.hard_state
-        if state is not None or known is None or known.group != batch.group:
+        if state is not None or batch.company.is_news(known):
             # Before any entry that makes it so is stored.
             latest = state if state is not None or known is None else known
             self._storage.set_hard_state(
@@ -353,7 +347,8 @@ class Seam:
                     node_id=self.config.node_id,
                     cluster_id=known.cluster_id if known is not None else self._raft.cluster,
                     disk_uuid=known.disk_uuid if known is not None else self.config.disk_uuid,
-                    group=batch.group,
+                    group=batch.company.group,
+                    voters=batch.company.voters,
                 )
             )
         if ready.cut_from is not None:
@@ -528,7 +523,7 @@ class Seam:
         if raft.membership.current is not self._configuration:
             self._configuration = configuration = raft.membership.current
             self._alone = configuration.nodes == (self.config.node_id,)
-            self._in_group = not only(self.config.node_id, configuration)
+            self._company = Company.of(self.config.node_id, raft.membership, self._kept)
             self._times.keep(configuration.voters)
             self._members_changed = True
 

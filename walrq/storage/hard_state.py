@@ -41,6 +41,7 @@ class HardState:
         node_id, cluster_id: names given at the first start.
         disk_uuid: the disk this node's name is bound to.
         group: others vote as well, or this node waits to be taken in by them.
+        voters: marks of all who vote by any list of members in the log; more than those may be named.
     """
 
     term: int
@@ -49,6 +50,7 @@ class HardState:
     cluster_id: str
     disk_uuid: bytes
     group: bool = False
+    voters: tuple[bytes, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -137,6 +139,8 @@ def _plain(state: HardState) -> dict[str, Any]:
     if not state.group:
         # As it was before there were groups.
         del fields["group"]
+    if not state.voters:
+        del fields["voters"]
     return fields
 
 
@@ -167,7 +171,8 @@ def _decode(page: bytes) -> tuple[int, HardState | None, Marks] | None:
     if magic != MAGIC or end > len(page) or crc32c(page[12:end]) != crc:
         return None
     fields: dict[str, Any] = cbor2.loads(page[_HEADER.size : end])
-    state = None if fields["state"] is None else HardState(**fields["state"])
+    plain = fields["state"]
+    state = None if plain is None else HardState(**{**plain, "voters": tuple(plain.get("voters", ()))})
     claim = fields.get("claim")
     marks = Marks(
         clean=fields["clean"],
