@@ -78,6 +78,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # that it starts: what Ctrl-C does could not be tested.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # The same of a run under nohup, whose nodes would never reload.
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = str(session_seed)
 

@@ -92,7 +92,9 @@ def test_the_unit_starts_a_node_reloads_and_stops_it(tmp_path: Path) -> None:
                 told = [manager.recv(4096)]
                 process.send_signal(signal.SIGHUP)
                 while not re.search(rb'"event": "(reload|restart)', log):
-                    log += process.stderr.readline()
+                    line = process.stderr.readline()
+                    assert line, log.decode()
+                    log += line
                 process.send_signal(signal.SIGTERM)
                 told.append(manager.recv(4096))
                 process.wait(SECONDS_MAX)
