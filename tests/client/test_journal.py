@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import threading
 
 import pytest
 
 import walrq
 from tests.client.fake_server import Connection, Drop, FakeServer
+from tests.requirements import ROOT
 from walrq import api
 from walrq.client.config import Endpoint
 from walrq.client.failures import ServerUnreachable
@@ -84,8 +87,16 @@ def test_a_cut_connection_is_told_and_so_is_its_end(fake: FakeServer, caplog: py
 
 def test_no_handler_is_added_and_the_program_decides_what_is_shown() -> None:
     """A library that configures logging takes that from its user."""
-    assert [] == logging.getLogger("walrq").handlers == logging.getLogger("walrq.client").handlers
-    assert logging.getLogger("walrq.client").propagate
+    # In a program of its own: here a command line may have run before.
+    program = (
+        "import logging, walrq, walrq.aio\n"
+        "made = walrq.aio.connect('walrq://127.0.0.1:1')\n"
+        "for name in ('walrq', 'walrq.client'):\n"
+        "    print(logging.getLogger(name).handlers, logging.getLogger(name).propagate)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+
+    assert "[] True\n[] True\n" == ran.stdout
 
 
 class Calls(logging.Handler):

@@ -18,11 +18,12 @@ PAGES = sorted(
 NOT_RUN: dict[str, list[str]] = {
     "docs/architecture.md": ["a fragment of the driver's loop", "a fragment of the driver's loop"],
     "docs/benchmarks.md": ["measures for minutes"],
-    "docs/formal.md": ["takes a minute"],
+    "docs/formal.md": ["takes a minute", "takes a while"],
     "docs/migrating/celery.md": ["needs Celery"],
     "docs/migrating/redis-lists.md": ["needs Redis", "needs Redis"],
     "docs/migrating/rq.md": ["needs rq and Redis"],
     "docs/migrating/sqs.md": ["needs AWS"],
+    "docs/simulator.md": ["takes an hour"],
 }
 
 

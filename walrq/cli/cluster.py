@@ -22,7 +22,6 @@ from walrq.cli.arguments import (
     yes_option,
 )
 from walrq.errors import ERRORS, Code, ReplyTimeout, WalrqError
-from walrq.live import members
 
 if TYPE_CHECKING:
     from walrq.api import ClusterState, MemberState
@@ -110,6 +109,8 @@ def status(as_json: bool, server: str | None) -> int:
     Any node may be asked; what only the leader knows is asked of it. LAG counts entries of the log that the node is
     not known to have, HEARD is the time since its last word. Exit status 5 while no leader is known.
     """
+    from walrq.live import members
+
     state = look(server)
     if as_json:
         output.json_line(members.value(state))
@@ -147,6 +148,8 @@ def look(server: str | None) -> ClusterState:
 
 def row(state: ClusterState, member: MemberState) -> tuple[Any, ...]:
     """One member as a row of the table."""
+    from walrq.live import members
+
     return (
         member.node,
         member.role,
@@ -227,6 +230,8 @@ def transfer(node: str | None, as_json: bool, server: str | None) -> None:
 
 def _report(state: ClusterState, what: str, as_json: bool) -> None:
     if as_json:
+        from walrq.live import members
+
         output.json_line(members.value(state))
         return
     print(f"{what}; members: {', '.join(member.node for member in state.members)}")
