@@ -334,7 +334,7 @@ class Raft(Node):
 
         Args:
             claimed: (term, index) that the log did not reach beyond before; None: not known.
-            voters: marks of those who voted by the lists in what was lost; more may be named.
+            voters: marks of those who voted by a list in what was lost.
         """
         self.recovering = True
         self._repair.begin(claimed, self.ticks, frozenset(voters) - {mark_of(self.node_id)})

@@ -4,8 +4,8 @@ It does not stand. It votes only for a log that reaches as far as its own ever d
 bound of the own one will do in its place (inv: LeaderCompleteness). While somebody leads it asks him up to where all is
 committed, and is whole once that much is durable here. While nobody leads it asks all other voters how far their logs
 reach: when all have answered, the furthest is the bound, since nobody has more; and if its own reaches as far, nothing
-that it lost is left anywhere, and it is as whole as it can be. *All voters* are those by any list that its log ever
-held, not by what is left of it: an entry that was lost may have made a node a voter (inv: QuorumOverlap).
+that it lost is left anywhere, and it is as whole as it can be. *All voters* are those by what is left of its log, and
+those by any list in what was lost: such an entry may have made a node a voter (inv: QuorumOverlap).
 """
 
 from __future__ import annotations

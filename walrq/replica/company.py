@@ -1,13 +1,15 @@
 """Whom a node shares its decisions with, as its disk must know it without the log.
 
 A log that lost its end may have lost the entry that made another node a voter, and what that node acknowledged: what is
-left names too few to ask. So before any entry that enlarges the group is stored, the marks of all who vote by any list
-in the log are, beside term and vote. Marks, not names: thirty-two names of 255 bytes would not fit into one page.
+left names too few to ask. So before a list of members is stored in the log, the marks of all who vote by any list there
+are stored beside term and vote, each with the newest entry that names it: of a damaged log those matter whom an entry
+behind its end named. Marks, not names: thirty-two names of 255 bytes would not fit into one page.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import attrs
 
@@ -20,13 +22,23 @@ def only(node: str, configuration: Configuration) -> bool:
     return list(configuration.voters) == [node]
 
 
+_INDEX_BYTES: Final = 8
+
+
+def named_behind(voters: Iterable[bytes], last_index: int) -> frozenset[bytes]:
+    """The marks of those whom an entry behind `last_index` named: it was lost."""
+    end = last_index.to_bytes(_INDEX_BYTES, "big")
+    return frozenset(each[_INDEX_BYTES:] for each in voters if each[:_INDEX_BYTES] > end)
+
+
 @attrs.frozen
 class Company:
     """See the module.
 
     Attributes:
         group: others vote as well, or will.
-        voters: their marks and this node's, ascending; empty without a group.
+        voters: for each of them and this node the newest entry that names it, 8 bytes, big-endian, and its mark;
+            ascending; empty without a group.
     """
 
     group: bool = False
@@ -35,10 +47,16 @@ class Company:
     @classmethod
     def of(cls, node: str, membership: Membership, kept: Iterable[bytes] = ()) -> Company:
         """By all lists that are in the log, and those that were `kept` of a log that is damaged."""
-        marks = {mark_of(voter) for _, each in membership.history for voter in each.voters}.union(kept)
-        if only(node, membership.current) and marks <= {mark_of(node)}:
+        newest = {each[_INDEX_BYTES:]: each[:_INDEX_BYTES] for each in kept}
+        for index, configuration in membership.history:
+            named_at = index.to_bytes(_INDEX_BYTES, "big")
+            for voter in configuration.voters:
+                mark = mark_of(voter)
+                newest[mark] = max(named_at, newest.get(mark, b""))
+        is_alone = only(node, membership.current)
+        if is_alone and newest.keys() <= {mark_of(node)}:
             return cls()
-        return cls(not only(node, membership.current), tuple(sorted(marks)))
+        return cls(not is_alone, tuple(sorted(named_at + mark for mark, named_at in newest.items())))
 
     def is_news(self, known: HardState | None) -> bool:
         """Whether a disk that knows so much has to be told before anything else is stored."""

@@ -34,7 +34,7 @@ from walrq.raft.snapshots import Chunk
 from walrq.raft.unstable import Ready
 from walrq.replica.batch import NO_STAMP, Batch, Done, Pending, how_many
 from walrq.replica.bodies import Bodies
-from walrq.replica.company import Company
+from walrq.replica.company import Company, named_behind
 from walrq.replica.config import ReplicaConfig
 from walrq.replica.images import Images, encode_point, root_of
 from walrq.replica.jobs import Job, Loaded
@@ -130,7 +130,7 @@ class Seam:
         self._losses_seen = -1
         self._restoring = Restoring(storage, config.node_id)
         if found.damaged:
-            self._raft.begin_repair(found.claimed, found.voters)
+            self._raft.begin_repair(found.claimed, named_behind(found.voters, self._opened_at))
         self._findings: list[str] = []
         self._has_diverged = False
         # Entries that cannot be read for a follower, in this office. Replaced, never changed: threads add to it.

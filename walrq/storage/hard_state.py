@@ -41,7 +41,7 @@ class HardState:
         node_id, cluster_id: names given at the first start.
         disk_uuid: the disk this node's name is bound to.
         group: others vote as well, or this node waits to be taken in by them.
-        voters: marks of all who vote by any list of members in the log; more than those may be named.
+        voters: who votes by any list of members in the log: index of the newest one, 8 bytes, and mark of the name.
     """
 
     term: int
