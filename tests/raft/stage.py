@@ -24,13 +24,13 @@ messages lie on their links until they are delivered. Links keep their order.
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
 from tests.raft.hosts import Host, group
+from tests.scenarios import Scenarios
 from walrq.errors import WalrqError
 from walrq.raft.election import Timing
 from walrq.raft.entries import Entry, HardState, Kind
@@ -389,44 +389,8 @@ class Stage:
             )
 
 
-def played(text: str) -> str:
-    """A scenario's text with what its commands print now."""
-    stage = Stage()
-    blocks = []
-    for block in text.strip("\n").split("\n\n"):
-        lines = block.splitlines()
-        if "----" not in lines:
-            assert all(line.startswith("#") for line in lines), f"neither comment nor commands: {block!r}"
-            blocks.append(block)
-            continue
-        commands = lines[: lines.index("----")]
-        out: list[str] = []
-        for command in commands:
-            if not command.startswith("#"):
-                out += stage.play(command)
-        blocks.append("\n".join([*commands, "----", *(out or ["ok"])]))
-    return "\n\n".join(blocks) + "\n"
-
-
-def difference(path: Path) -> str:
-    """What a scenario prints now against what stands in its file; empty when it is the same."""
-    text = path.read_text("utf-8")
-    lines = difflib.unified_diff(text.splitlines(), played(text).splitlines(), str(path.name), "now", lineterm="")
-    return "\n".join(lines)
-
-
-def main(arguments: list[str]) -> int:
-    """Run from a shell."""
-    rewrite = "--rewrite" in arguments
-    paths = [Path(argument) for argument in arguments if argument != "--rewrite"] or sorted(HERE.glob("*.txt"))
-    status = 0
-    for path in paths:
-        if rewrite:
-            path.write_text(played(path.read_text("utf-8")), "utf-8")
-        elif text := difference(path):
-            print(text)
-            status = 1
-    return status
+_SCENARIOS = Scenarios(HERE, Stage)
+played, difference, main = _SCENARIOS.played, _SCENARIOS.difference, _SCENARIOS.main
 
 
 if __name__ == "__main__":

@@ -29,12 +29,12 @@ simulator are checked all along.
 
 from __future__ import annotations
 
-import difflib
 import re
 import sys
 from collections import Counter
 from pathlib import Path
 
+from tests.scenarios import Scenarios
 from walrq import api
 from walrq.errors import Code, WalrqError
 from walrq.queues import commands as c
@@ -355,43 +355,8 @@ def _line(node: Node, replica: Replica) -> str:
     )
 
 
-def played(text: str) -> str:
-    """A scenario's text with what its commands print now."""
-    stage = Stage()
-    blocks = []
-    for block in text.strip("\n").split("\n\n"):
-        lines = block.splitlines()
-        if "----" not in lines:
-            assert all(line.startswith("#") for line in lines), f"neither comment nor commands: {block!r}"
-            blocks.append(block)
-            continue
-        commands = lines[: lines.index("----")]
-        out: list[str] = []
-        for command in commands:
-            out += stage.play(command)
-        blocks.append("\n".join([*commands, "----", *(out or ["ok"])]))
-    return "\n\n".join(blocks) + "\n"
-
-
-def difference(path: Path) -> str:
-    """What a scenario prints now against what stands in its file; empty when it is the same."""
-    text = path.read_text("utf-8")
-    lines = difflib.unified_diff(text.splitlines(), played(text).splitlines(), str(path.name), "now", lineterm="")
-    return "\n".join(lines)
-
-
-def main(arguments: list[str]) -> int:
-    """Run from a shell."""
-    rewrite = "--rewrite" in arguments
-    paths = [Path(argument) for argument in arguments if argument != "--rewrite"] or sorted(HERE.glob("*.txt"))
-    status = 0
-    for path in paths:
-        if rewrite:
-            path.write_text(played(path.read_text("utf-8")), "utf-8")
-        elif text := difference(path):
-            print(text)
-            status = 1
-    return status
+_SCENARIOS = Scenarios(HERE, Stage)
+played, difference, main = _SCENARIOS.played, _SCENARIOS.difference, _SCENARIOS.main
 
 
 if __name__ == "__main__":
