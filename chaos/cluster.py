@@ -105,14 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
             state = State(writer=history.Writer(file))
             links = Links(nodes.doors, nodes.pids)
             chaos = _Run(nodes, links, state, random.Random(f"{seed} nemesis"), arguments.kills)
-            plan = Plan(
-                url=nodes.url,
-                seed=seed,
-                batch=arguments.batch,
-                rate=arguments.rate / max(1, arguments.producers),
-                visibility_ms=arguments.visibility_ms,
-                abandon=arguments.abandon,
-            )
+            plan = Plan.of(arguments, nodes.url, seed)
             drained = trio.run(_phases, chaos, plan, arguments)
         verdict = checker.check(history.read(path))
         summary = _summary(arguments, seed, chaos, verdict, drained, path)

@@ -108,14 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
             node.start()
             # Clients know one address: every life of the node listens where the first one did.
             node.listen = node.ready["endpoints"]["cbor"]
-            plan = Plan(
-                url=node.url,
-                seed=seed,
-                batch=arguments.batch,
-                rate=arguments.rate / max(1, arguments.producers),
-                visibility_ms=arguments.visibility_ms,
-                abandon=arguments.abandon,
-            )
+            plan = Plan.of(arguments, node.url, seed)
             drained = trio.run(_phases, soak, plan, arguments)
             if node.running:
                 _polite_stop(soak)

@@ -10,6 +10,7 @@ All draws come from one seeded stream per actor, so that one actor's luck does n
 
 from __future__ import annotations
 
+import argparse
 import random
 import time
 from collections.abc import Sequence
@@ -55,6 +56,18 @@ class Plan:
     rate: float  # messages per second of each producer
     visibility_ms: int
     abandon: float
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace, url: str, seed: int) -> Plan:
+        """What a command line asks for, of nodes at `url`."""
+        return cls(
+            url=url,
+            seed=seed,
+            batch=arguments.batch,
+            rate=arguments.rate / max(1, arguments.producers),
+            visibility_ms=arguments.visibility_ms,
+            abandon=arguments.abandon,
+        )
 
 
 @attrs.define
