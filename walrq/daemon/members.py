@@ -239,6 +239,7 @@ class Members:
                 index = await self._change(lambda: self._replica.promote(node), seconds=0)
             except NotReady:
                 self._check_office()
+                # Once a tick is enough: how much it lacks changes with every answer of every follower.
                 await trio.sleep(TICK_MS / 1000)
                 continue
             log.info("member_promoted node=%s index=%d", node, index)
@@ -287,8 +288,7 @@ class Members:
                 # A link that is lost is no change; when all nodes are stopped together, nobody needs to wait.
                 if not self._is_anybody_there():
                     raise NotReady("no other voter can be reached", field="target")
-                with trio.move_on_after(TICK_MS / 1000):
-                    await self._driver.wait_change()
+                await self._something_changed()
                 if replica.accepts:
                     break
         if replica.is_leader or replica.leader is None:
@@ -319,9 +319,14 @@ class Members:
                 else:
                     self._driver.pump()
                     return index
-                await trio.sleep(TICK_MS / 1000)
+                await self._something_changed()
                 self._check_office()
         raise refused
+
+    async def _something_changed(self) -> None:
+        """Return when something may have changed; a tick is the longest that it stays unnoticed."""
+        with trio.move_on_after(TICK_MS / 1000):
+            await self._driver.wait_change()
 
     def _check_office(self) -> None:
         if self._broker.draining or not self._replica.is_leader:
