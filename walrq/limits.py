@@ -24,6 +24,11 @@ FRAME_BYTES_MAX: Final = 32 * MIB
 CBOR_DEPTH_MAX: Final = 16
 # Items in one frame: the largest reply (10,000 leased runs of 20 items) fits; bounds what tiny items can grow into.
 CBOR_ITEMS_MAX: Final = 262_144
+# Nesting depth of a JSON request: the deepest legal one needs 6; headers and settings may nest.
+JSON_DEPTH_MAX: Final = 16
+# Commas, colons and opening brackets outside of strings in one JSON request: a full batch whose every message has
+# keys and a dozen headers fits; bounds what tiny values can grow into (about 50 MiB).
+JSON_ITEMS_MAX: Final = 524_288
 # The first frame of a connection, from a peer that is not known yet.
 HELLO_BYTES_MAX: Final = 16 * KIB
 TOKEN_BYTES_MAX: Final = 4 * KIB
@@ -174,6 +179,14 @@ SEND_STALL_S_MAX: Final = 60.0
 # A frame must be complete this long after its first byte (slow loris).
 FRAME_STALL_S_MAX: Final = 30.0
 DEFAULT_PORT: Final = 50_051
+DEFAULT_WS_PORT: Final = 50_052
+DEFAULT_RESP_PORT: Final = 6_379
+DEFAULT_HTTP_PORT: Final = 9_090
+# What a follower carries to the leader for its doors: an answer must come within, a poll's own wait not counted.
+FORWARD_S: Final = 10.0
+# Requests under way on one connection to the leader before another is opened, and how many of them there may be.
+FORWARDED_PER_CONNECTION: Final = 256
+FORWARD_CONNECTIONS_MAX: Final = 32
 # One read of a backup: large enough to make its frame cheap, small enough to keep other replies from waiting.
 BACKUP_READ_BYTES_MAX: Final = 1 * MIB
 # Segments of a log that a backup can hold, so that the list of its parts fits into one frame (CBOR_ITEMS_MAX).
