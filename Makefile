@@ -65,7 +65,7 @@ $(VENV)/.installed-docs: pyproject.toml $(PY)
 	@touch $@ $(VENV)/.installed-run
 
 run: $(VENV)/.installed-run
-	@exec $(VENV)/bin/walrq serve $(ARGS)
+	@exec $(VENV)/bin/walrq serve --all-doors $(ARGS)
 
 check: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .

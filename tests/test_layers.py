@@ -86,6 +86,7 @@ LAYERS: dict[str, Layer] = {
             "walrq",
             "walrq.backup",
             "walrq.local.notify",
+            "walrq.local.tracing",
             "walrq.logs",
             "walrq.peers",
             "walrq.protocol",
@@ -95,6 +96,14 @@ LAYERS: dict[str, Layer] = {
             "walrq.storage",
         },
         third_party=frozenset({"attrs", "trio", "trio_websocket", "outcome"}),
+        forbidden=frozenset({"asyncio", "random"}),
+        may_await=True,
+    ),
+    # trio: the doors beside the native one; what they translate is in resp/ and http/
+    "walrq.doors": Layer(
+        walrq=PURE_MODULES
+        | {"walrq.client", "walrq.daemon", "walrq.protocol", "walrq.queues.commands", "walrq.queues.reads"},
+        third_party=frozenset({"attrs", "trio", "trio_websocket", "hypercorn", "starlette"}),
         forbidden=frozenset({"asyncio", "random"}),
         may_await=True,
     ),

@@ -54,7 +54,7 @@ def amount(name: str, number: float) -> str:
         return f"{exact} ms"
     if name.endswith(("_S", "_S_DEFAULT", "_S_MAX")):
         return f"{number:g} s"
-    return str(int(number)) if name == "DEFAULT_PORT" else exact
+    return str(int(number)) if name.endswith("_PORT") else exact
 
 
 def limit_sections() -> Iterator[tuple[str, list[tuple[str, str]]]]:

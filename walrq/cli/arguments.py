@@ -168,6 +168,9 @@ SETTINGS: Final = (
     ("--log-level", "LEVEL", "debug, info, warning or error.  [info]"),
     ("--log-format", "FORMAT", "auto, human or json.  [auto]"),
     ("--front", "KIND", "What carries TCP: auto, reactor or stream.  [auto]"),
+    ("--ws-listen", "HOST:PORT", "WebSocket door, for browsers.  [none]"),
+    ("--resp-listen", "HOST:PORT", "Door for clients of Redis.  [none]"),
+    ("--http-listen", "HOST:PORT", "HTTP door: JSON API, metrics, dashboard.  [none]"),
     (
         "--peer-listen",
         "HOST:PORT",

@@ -15,7 +15,7 @@ from walrq.cli import output
 from walrq.cli.arguments import example, load_settings, settings_options
 
 if TYPE_CHECKING:
-    from walrq.daemon.config import Door
+    from walrq.daemon.config import Config, Door
     from walrq.daemon.supervisor import ReadyLine
 
 log = logging.getLogger("walrq.dev")
@@ -31,7 +31,8 @@ _PARTS: Final = frozenset({"FORMAT", "FORMAT.tmp", "hard-state", "wal", "snapsho
 
 @click.command(epilog=example("walrq serve --data-dir ./walrq-data --listen 127.0.0.1:50051 --fsync always"))
 @settings_options
-def serve(config: str | None, **flags: Any) -> int:
+@click.option("--all-doors", is_flag=True, help="Open the other doors too, on this machine, where their port is free.")
+def serve(config: str | None, all_doors: bool, **flags: Any) -> int:
     """Run one node until SIGTERM or Ctrl-C.
 
     When it is ready, one JSON line on standard output says where it listens. A setting comes from its flag,
@@ -40,7 +41,10 @@ def serve(config: str | None, **flags: Any) -> int:
     """
     from walrq.daemon.supervisor import serve as run_node
 
-    status = run_node(load_settings(config, flags))
+    settings = load_settings(config, flags)
+    if all_doors:
+        settings = load_settings(config, {**flags, **shut_doors(settings)})
+    status = run_node(settings)
     sys.stdout.flush()
     return status
 
@@ -61,10 +65,11 @@ def dev(data_dir: str, fresh: bool, listen: str | None, fsync: str, demo: bool, 
     """
     from walrq import limits
     from walrq.daemon.config import DOORS, Config
+    from walrq.daemon.supervisor import exists
     from walrq.daemon.supervisor import serve as run_node
 
     settings = {"data_dir": data_dir, "fsync": fsync, "log_level": log_level, "max_wal_segment_size": DEV_SEGMENT_SIZE}
-    doors = {door.setting: address_for(door) for door in DOORS}
+    doors = {door.setting: address_for(door) for door in DOORS if exists(door)}
     taken = listen is None and doors["listen"] != f"{LOOPBACK}:{limits.DEFAULT_PORT}"
     if listen is not None:
         doors["listen"] = listen
@@ -91,6 +96,24 @@ def dev(data_dir: str, fresh: bool, listen: str | None, fsync: str, demo: bool, 
     if status == 0:
         output.note(f"\n  stopped; all of it is in {where}\n")
     return status
+
+
+def shut_doors(config: Config) -> dict[str, str]:
+    """The usual address on loopback of each door that `config` does not open, if it exists and nobody has the port."""
+    from walrq.daemon import listener
+    from walrq.daemon.config import DOORS
+    from walrq.daemon.supervisor import exists
+    from walrq.errors import AddressInUse
+
+    found = {}
+    for door in DOORS:
+        if getattr(config, door.setting) is None and exists(door):
+            try:
+                listener.bind(LOOPBACK, door.port).close()
+            except AddressInUse:
+                continue
+            found[door.setting] = f"{LOOPBACK}:{door.port}"
+    return found
 
 
 def address_for(door: Door) -> str:

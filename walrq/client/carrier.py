@@ -377,6 +377,11 @@ class Carrier:
             raise share.error
         return share.result
 
+    def abandon(self, call: Call) -> None:
+        """The caller went away: nothing stays leased for it, as far as the server can still be told."""
+        self.exchange.abandon(call, time.monotonic())
+        self._wake_writer()
+
     async def answered(self, call: Call) -> api.Reply:
         """Wait until the call is finished.
 
@@ -387,8 +392,7 @@ class Carrier:
             try:
                 await self._park(call)
             except BaseException:
-                self.exchange.abandon(call, time.monotonic())
-                self._wake_writer()
+                self.abandon(call)
                 raise
         if call.error is not None:
             raise call.error

@@ -256,6 +256,9 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "log_level": _choice(*LEVELS),
     "log_format": _choice("auto", "human", "json"),
     "front": _choice("auto", "reactor", "stream"),
+    "ws_listen": parse_address,
+    "resp_listen": parse_address,
+    "http_listen": parse_address,
     "peer_listen": parse_address,
     "advertise": _reachable,
     "bootstrap": _bootstrap,
@@ -267,6 +270,7 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "peer_tls_ca": _path,
 }
 
+_LISTENING: Final = ("listen", "ws_listen", "resp_listen", "http_listen", "peer_listen")
 _IN_BYTES: Final = ("max_wal_segment_size", "snapshot_log_bytes", "body_cache_bytes")
 # What a running node takes over when it reads its file again (SIGHUP); everything else needs a restart.
 RELOADABLE: Final = ("max_connections", "drain_timeout", "auto_create", "log_level")
@@ -277,14 +281,32 @@ _TLS: Final = ("peer_tls_cert", "peer_tls_key", "peer_tls_ca")
 
 @attrs.frozen
 class Door:
-    """A way into a node: its name in the readiness line, its setting, and the port it has by default."""
+    """A way into a node.
+
+    Attributes:
+        name: in the readiness line.
+        setting: where it listens; None there = it stays shut (the native door is always open).
+        port: the one it has by default, where a default opens it (`walrq dev`).
+        module: who serves it ("" = the front of the native protocol); loaded only when the door is opened.
+    """
 
     name: str
     setting: str
     port: int
+    module: str = ""
+
+    @property
+    def flag(self) -> str:
+        """The setting as a flag of the command line."""
+        return f"--{self.setting.replace('_', '-')}"
 
 
-DOORS: Final = (Door("cbor", "listen", limits.DEFAULT_PORT),)
+DOORS: Final = (
+    Door("cbor", "listen", limits.DEFAULT_PORT),
+    Door("ws", "ws_listen", limits.DEFAULT_WS_PORT, "walrq.doors.websocket"),
+    Door("resp", "resp_listen", limits.DEFAULT_RESP_PORT, "walrq.doors.resp"),
+    Door("http", "http_listen", limits.DEFAULT_HTTP_PORT, "walrq.doors.http"),
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -304,6 +326,7 @@ class Config:
         body_cache_bytes: memory for bodies of messages.
         log_level, log_format: what goes to standard error, and how.
         front: what carries TCP: "reactor", "stream", or "auto" (reactor where the system has epoll).
+        ws_listen, resp_listen, http_listen: (host, port) of the other doors; None = it stays shut.
         peer_listen: (host, port) for the other nodes of a cluster; None = this node has no peers.
         advertise: "host:port" at which they reach it; None = `peer_listen`.
         bootstrap: the first members of a new cluster, (node id, address) each; () = none is begun.
@@ -329,6 +352,9 @@ class Config:
     log_level: str = "info"
     log_format: str = "auto"
     front: str = "auto"
+    ws_listen: tuple[str, int] | None = None
+    resp_listen: tuple[str, int] | None = None
+    http_listen: tuple[str, int] | None = None
     peer_listen: tuple[str, int] | None = None
     advertise: str | None = None
     bootstrap: tuple[tuple[str, str], ...] = ()
@@ -470,7 +496,7 @@ class Config:
     def text(self, name: str) -> str | None:
         """A value as it would be typed; None when it is left to the node. A secret is not shown."""
         value = getattr(self, name)
-        if name in ("listen", "peer_listen"):
+        if name in _LISTENING:
             return None if value is None else format_address(*value)
         if name == "bootstrap":
             return ",".join(f"{node}={address}" for node, address in value) or None

@@ -1,7 +1,7 @@
 """The nursery tree of one node, its start and its end.
 
     core          driver, peers, members, reaper, compactor, pollers, cold replies: any exception ends the process
-    └ connections   the front (reactor or streams): an error in one connection ends that connection
+    └ connections   the front (reactor or streams) and the other doors: an error in one connection ends that connection
       └ accepting     listeners: left first when the node stops
 
 `serve` returns an exit status. Whatever ends the process early is one line on standard error:
@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
+import importlib.util
 import ipaddress
 import json
 import logging
@@ -28,7 +30,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from types import FrameType
 from typing import Any, Final, TextIO, cast
 
@@ -41,7 +43,7 @@ from walrq.daemon.backup import Backups
 from walrq.daemon.broker import Broker
 from walrq.daemon.clock import Clock
 from walrq.daemon.compactor import Compactor
-from walrq.daemon.config import RELOADABLE, Config, format_address, parse_address
+from walrq.daemon.config import DOORS, RELOADABLE, Config, Door, format_address, parse_address
 from walrq.daemon.driver import Driver
 from walrq.daemon.members import Members
 from walrq.daemon.peers import Peers
@@ -376,9 +378,13 @@ async def _live(config: Config, clock: Clock, wishes: Wishes, greet: Greet | Non
         # Before the directory is made: an address that cannot be had leaves nothing behind. Nobody is refused or
         # kept waiting meanwhile, because it listens only once the node is ready.
         sock = stack.enter_context(contextlib.closing(listener.bind(*config.listen)))
+        doors = Doors(
+            tuple((door, stack.enter_context(contextlib.closing(found))) for door, found in bind_doors(config))
+        )
         setting = None
         if config.has_peers:
-            setting, config = await _prepare_peers(config, listener.address_of(sock), stack)
+            addresses = {"cbor": listener.address_of(sock), **doors.endpoints}
+            setting, config = await _prepare_peers(config, addresses, stack)
         try:
             node = await open_node(config, disk=disk, clock=clock, setting=setting, stop=wishes.stop)
         except Draining as error:
@@ -389,7 +395,7 @@ async def _live(config: Config, clock: Clock, wishes: Wishes, greet: Greet | Non
             if setting is not None or kept:
                 await trio.to_thread.run_sync(peers.keep, disk, config, kept)
             if not wishes.stop.is_set():
-                await _serve_node(node, sock, wishes, greet)
+                await _serve_node(node, sock, doors, wishes, greet)
             clean = True
         finally:
             # Also while an error is on its way out: the lock is released, the stop is not marked clean.
@@ -397,8 +403,13 @@ async def _live(config: Config, clock: Clock, wishes: Wishes, greet: Greet | Non
                 await trio.to_thread.run_sync(_close, node.replica, clean)
 
 
-async def _prepare_peers(config: Config, door: str, stack: contextlib.AsyncExitStack) -> tuple[peers.Setting, Config]:
+async def _prepare_peers(
+    config: Config, doors: Mapping[str, str], stack: contextlib.AsyncExitStack
+) -> tuple[peers.Setting, Config]:
     """Bind the address for peers and read the secret; and the settings with what became clear by that.
+
+    Args:
+        doors: where this node listens for clients, by door.
 
     Raises:
         AddressInUse, ConfigError.
@@ -415,15 +426,17 @@ async def _prepare_peers(config: Config, door: str, stack: contextlib.AsyncExitS
     tls = await trio.to_thread.run_sync(peers.load_tls, config)
     sock = stack.enter_context(contextlib.closing(listener.bind(*wanted, flag="--peer-listen")))
     bound = listener.address_of(sock)
-    if bound == door:
+    shared = next((name for name, address in doors.items() if address == bound), None)
+    if shared is not None:
         # Both are bound with SO_REUSEADDR and collide only when they listen, after the node has called itself ready.
+        at_fault = next(door.setting for door in DOORS if door.name == shared)
         raise ConfigError(
-            f"{bound} is for clients (listen) and for the other nodes (peer_listen, or this node in bootstrap) at once:"
-            " they need two ports",
+            f"{bound} is for clients ({at_fault}) and for the other nodes (peer_listen, or this node in bootstrap) at"
+            " once: they need two ports",
             setting="peer_listen",
         )
     address = peers.reach(config, bound)
-    endpoints = {"cbor": peers.endpoint_for_clients(door, address)}
+    endpoints = {name: peers.endpoint_for_clients(door, address) for name, door in doors.items()}
     setting = peers.Setting(sock, address, endpoints, secret, tls)
     return setting, config.found(peer_listen=parse_address(bound), advertise=address)
 
@@ -438,7 +451,58 @@ def _close(replica: Replica, clean: bool) -> None:
         log.warning("close_failed %s", error.text)
 
 
-async def _serve_node(node: Node, sock: socket.socket, wishes: Wishes, greet: Greet | None) -> None:
+@attrs.define
+class Doors:
+    """The doors beside the native one that this node opens.
+
+    Attributes:
+        sockets: each door's, bound.
+        stopping: set when they are to take nothing new, finish what is in flight and leave.
+        closed: set once they have.
+    """
+
+    sockets: tuple[tuple[Door, socket.socket], ...] = ()
+    stopping: trio.Event = attrs.field(factory=trio.Event)
+    closed: trio.Event = attrs.field(factory=trio.Event)
+
+    @property
+    def endpoints(self) -> dict[str, str]:
+        """Where each listens, by name."""
+        return {door.name: listener.address_of(sock) for door, sock in self.sockets}
+
+    async def run(self, node: Node, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve them until `stopping`; `started` once all of them listen."""
+        if self.sockets:
+            # The doors know the daemon, and not the daemon the doors: what a door needs is loaded by name, and costs
+            # a node nothing that has none.
+            opening = importlib.import_module("walrq.doors.opening")
+            await opening.run(node, self.sockets, self.stopping, task_status=task_status)
+        else:
+            task_status.started()
+        self.closed.set()
+
+
+def bind_doors(config: Config) -> Iterator[tuple[Door, socket.socket]]:
+    """The doors that `config` opens beside the native one, each with its bound socket.
+
+    Raises:
+        AddressInUse: an address is taken. ConfigError: a host is not known, or this version lacks the door.
+    """
+    for door in DOORS:
+        address = getattr(config, door.setting)
+        if not door.module or address is None:
+            continue
+        if not exists(door):
+            raise ConfigError(f"{door.setting}: this version of walrq has no {door.name} door", setting=door.setting)
+        yield door, listener.bind(*address, flag=door.flag)
+
+
+def exists(door: Door) -> bool:
+    """Whether this version has somebody to serve the door."""
+    return not door.module or importlib.util.find_spec(door.module) is not None
+
+
+async def _serve_node(node: Node, sock: socket.socket, doors: Doors, wishes: Wishes, greet: Greet | None) -> None:
     listener.listen(sock)
     try:
         async with trio.open_nursery() as core:
@@ -446,6 +510,7 @@ async def _serve_node(node: Node, sock: socket.socket, wishes: Wishes, greet: Gr
             async with trio.open_nursery() as connections:
                 front = make_front(node)
                 await connections.start(front.run)
+                await connections.start(doors.run, node)
                 async with trio.open_nursery() as accepting:
                     door = listener.Listener(
                         sock,
@@ -459,8 +524,9 @@ async def _serve_node(node: Node, sock: socket.socket, wishes: Wishes, greet: Gr
                     # At a terminal the banner says all of it.
                     if greet is not None or not sys.stderr.isatty():
                         _log_ready(node, address)
-                    _warn_of_open_door(sock, address)
-                    endpoints = {"cbor": address}
+                    endpoints = {"cbor": address, **doors.endpoints}
+                    for name, each in (("cbor", sock), *((door.name, bound) for door, bound in doors.sockets)):
+                        _warn_of_open_door(name, each)
                     if node.config.peer_listen is not None:
                         endpoints["peer"] = format_address(*node.config.peer_listen)
                     line = {"event": "ready", "node": node.node_id, "endpoints": endpoints}
@@ -469,13 +535,13 @@ async def _serve_node(node: Node, sock: socket.socket, wishes: Wishes, greet: Gr
                         accepting.start_soon(greet, line)
                     else:
                         print_ready(line)
-                        _banner(node, address)
+                        _banner(node, endpoints)
                     await wishes.stop.wait()
                     log.info("stopping drain_timeout=%g", node.config.drain_timeout)
                     notify.tell(notify.STOPPING)
                     await _hand_over(node)
                     accepting.cancel_scope.cancel()
-                await drain(node, front)
+                await drain(node, front, doors)
                 connections.cancel_scope.cancel()
             # What the closing connections still proposed (leases given back) is written too.
             with trio.move_on_after(node.config.drain_timeout):
@@ -538,7 +604,7 @@ def adopt(front: Front) -> Callable[[socket.socket, str], None]:
     return add
 
 
-async def drain(node: Node, front: Front) -> None:
+async def drain(node: Node, front: Front, doors: Doors | None = None) -> None:
     """Answer what is in flight, refuse what is new, within the drain time-out; then let the replies reach the
     kernel.
     """
@@ -546,8 +612,12 @@ async def drain(node: Node, front: Front) -> None:
     with trio.move_on_after(node.config.drain_timeout) as scope:
         node.broker.drain(idle.set)
         front.go_away(Code.DRAINING, "the node is stopping")
+        if doors is not None:
+            doors.stopping.set()
         await idle.wait()
         await front.wait_quiet(_QUIET_MS)
+        if doors is not None:
+            await doors.closed.wait()
     if scope.cancelled_caught:
         log.warning("drain_timed_out in_flight=%d: their outcome is unknown to the callers", node.broker.in_flight)
     node.broker.flush()
@@ -622,25 +692,29 @@ def _log_ready(node: Node, address: str) -> None:
     log.info("ready node=%s cbor=%s data_dir=%s fsync=%s", node.node_id, address, config.data_dir, policy)
 
 
-def _warn_of_open_door(sock: socket.socket, address: str) -> None:
+def _warn_of_open_door(name: str, sock: socket.socket) -> None:
     """Say so when the node can be reached from elsewhere: it asks nobody who he is."""
     if not ipaddress.ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback:
         log.warning(
-            "open_door cbor=%s: there is no authentication, whoever reaches this address may read and remove every"
+            "open_door %s=%s: there is no authentication, whoever reaches this address may read and remove every"
             " message; listen on 127.0.0.1, or keep others away with a firewall",
-            address,
+            name,
+            listener.address_of(sock),
         )
 
 
-def _banner(node: Node, address: str, stream: TextIO | None = None) -> None:
+def _banner(node: Node, endpoints: Mapping[str, str], stream: TextIO | None = None) -> None:
     """What a person at a terminal wants to know first."""
     stream = stream or sys.stderr
     if not stream.isatty():
         return
+    address = endpoints["cbor"]
+    others = "".join(f"  {name:<10} {where}\n" for name, where in endpoints.items() if name not in ("cbor", "peer"))
     server = "" if address == f"127.0.0.1:{limits.DEFAULT_PORT}" else f" --server walrq://{address}"
     stream.write(
         f"\n  walrq node {node.node_id}\n"
         f"  cbor       {address}\n"
+        f"{others}"
         f"  data       {os.path.abspath(node.config.data_dir)}\n"
         f"  fsync      {node.config.text('fsync')}\n\n"
         f'  next       walrq push{server} jobs "hello"\n\n'

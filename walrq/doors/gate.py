@@ -1,0 +1,219 @@
+"""Where every door takes its requests: one face of the broker, the same on a leader and on a follower.
+
+    submit(port, incoming) ─┬─ this node leads, or the request concerns it alone ──► Broker.submit
+                            └─ otherwise ──────────────────────────────────────────► Forwarder, to the leader
+
+Two ways in. `call` is for doors with a task per request: it waits for the reply, raises what was refused, and when it
+is cancelled nothing stays leased. `submit` is for doors with a connection object of their own (pipelining): the
+connection is a `Port`, replies come through `Port.reply` in any order.
+
+A lease whose reply did not reach its client is handed to `give_back`: it is free at once and costs no attempt. `call`
+does so itself as long as it has not returned.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+
+import trio
+
+from walrq import api
+from walrq.client.carrier import Carrier
+from walrq.daemon.broker import Broker
+from walrq.daemon.pollers import PollCall, Port
+from walrq.doors.forwarding import Forwarded, Forwarder, no_leader
+from walrq.errors import Code, WalrqError, from_code
+from walrq.ids import open_receipt
+from walrq.protocol.requests import Incoming
+from walrq.queues import commands, reads
+
+log = logging.getLogger("walrq.gate")
+
+# What concerns the asked node alone: answered by it whoever leads.
+LOCAL: Final = frozenset({api.Ping, api.Stats, api.ClusterStatus, api.BackupBegin, api.BackupRead, api.BackupEnd})
+
+
+class Gate:
+    """See the module. One per node."""
+
+    def __init__(self, broker: Broker, forwarder: Forwarder) -> None:
+        self._broker = broker
+        self._forwarder = forwarder
+        # Ports that asked while this node followed: the connection to the leader they keep to, and what is under way.
+        self._carriers: dict[Port, Carrier] = {}
+        self._forwarded: dict[Port, set[Forwarded]] = {}
+
+    @property
+    def leads(self) -> bool:
+        """Whether requests are answered here."""
+        return self._broker.is_serving
+
+    # --- a task per request ---------------------------------------------------------------------------------
+    @property
+    def saturated(self) -> bool:
+        """Too much is in flight in all: read no more requests until some of it is answered."""
+        return self._broker.saturated
+
+    async def call(self, request: api.Request, *, principal: Any = None, size: int = 0) -> api.Reply:
+        """The reply to one request. Cancelled, it leaves nothing parked and nothing leased.
+
+        `principal` is who asks, None where nobody is asked who he is; `size` the bytes the request holds in memory.
+
+        A request that was turned away because the office moved did not happen: it goes on to the new leader, a poll
+        with what is left of its wait.
+
+        Raises:
+            WalrqError: what was refused, or is not known.
+        """
+        broker = self._broker
+        until_ms = broker.clock.monotonic_ms() + request.wait_ms if isinstance(request, api.Poll) else 0
+        led = True
+        while True:
+            here, led = led, self.leads
+            reply = await self._once(request, size)
+            if type(reply) is not api.Failed:
+                return reply
+            if reply.code != Code.NOT_LEADER or not here:
+                raise from_code(reply.code, reply.text, reply.details)
+            if isinstance(request, api.Poll):
+                left_ms = max(0, until_ms - broker.clock.monotonic_ms())
+                request = api.Poll(request.queues, request.max_messages, request.visibility_ms, left_ms, request.worker)
+
+    async def _once(self, request: api.Request, size: int) -> api.Reply:
+        caller = _Caller()
+        self.opened(caller)
+        try:
+            self.begin_turn()
+            self.submit(caller, Incoming(1, None, None, request, size))
+            await caller.answered.wait()
+        except BaseException:
+            # Cancelled, perhaps in the very turn in which the answer came.
+            if type(caller.result) is api.Polled:
+                self.give_back(caller.result)
+            raise
+        finally:
+            caller.open = caller.takes_leases = False
+            self.closed(caller)
+        assert caller.result is not None
+        return caller.result
+
+    # --- connection objects ---------------------------------------------------------------------------------
+    def opened(self, port: Port) -> None:
+        """A connection is there; call it once, before the first `submit`."""
+        self._broker.opened(port)
+
+    def begin_turn(self) -> None:
+        """Call it before the first `submit` of a turn of the event loop: the clocks are read anew then."""
+        self._broker.begin_turn()
+
+    def submit(self, port: Port, incoming: Incoming) -> None:
+        """Take one request; it is answered through `port` now or later, exactly once.
+
+        Requests of one port are carried out in the order in which they are submitted.
+        """
+        broker = self._broker
+        if broker.is_serving or type(incoming.request) in LOCAL:
+            broker.submit(port, incoming)
+        else:
+            self._forward(port, incoming)
+
+    def closed(self, port: Port) -> None:
+        """A connection is gone (`port.open` False), or takes no more leases (`port.takes_leases` False): its parked
+        polls end before anything is leased for them.
+        """
+        self._broker.closed(port)
+        if not port.open:
+            self._carriers.pop(port, None)
+            for each in self._forwarded.pop(port, ()):
+                each.abandon()
+
+    def give_back(self, polled: api.Polled) -> None:
+        """Free what a poll leased, at once and without costing an attempt: its client never saw the reply.
+
+        Safe whoever leads by now: a lease that ended otherwise stays ended.
+        """
+        if not polled.runs:
+            return
+        broker = self._broker
+        if broker.is_serving:
+            secret = broker.machine.secret
+            broker.undo([commands.Target(*open_receipt(secret, run.receipt)) for run in polled.runs])
+            return
+        items: dict[str, list[api.Item]] = {}
+        for run in polled.runs:
+            items.setdefault(run.queue, []).append(api.Item(run.receipt))
+        try:
+            carrier = self._forwarder.carrier()
+            for queue, each in items.items():
+                carrier.submit(api.Settle(queue, api.SettleKind.RELEASE, tuple(each)), wanted=False)
+        except WalrqError as error:
+            log.info("lease_not_given_back queues=%d: %s; it ends by itself", len(items), error.text)
+
+    def look(self, request: api.ListQueues) -> api.QueueList:
+        """Queues as this node's own copy has them now: *local*, which on a follower may be a moment old."""
+        return reads.list_queues(self._broker.machine, request)
+
+    # --- on a follower --------------------------------------------------------------------------------------
+    def _forward(self, port: Port, incoming: Incoming) -> None:
+        size = incoming.size
+        under_way: list[Forwarded] = []
+
+        def answered(reply: api.Reply) -> None:
+            if under_way:
+                self._forwarded.get(port, set()).discard(under_way[0])
+            if not port.open:
+                if type(reply) is api.Polled:
+                    self.give_back(reply)
+                return
+            if type(reply) is api.Polled and reply.runs:
+                port.reply_lease(incoming.id, reply, size, ())
+            else:
+                port.reply(incoming.id, reply, size)
+            self._broker.flush()
+
+        try:
+            if self._broker.draining:
+                raise no_leader()
+            carrier = self._carriers.get(port)
+            if carrier is None or carrier.closed:
+                carrier = self._carriers[port] = self._forwarder.carrier()
+            forwarded = self._forwarder.submit(carrier, incoming.request, answered)
+        except WalrqError as error:
+            answered(api.Failed(int(error.code), error.text, dict(error.details)))
+            return
+        if not forwarded.done:
+            under_way.append(forwarded)
+            self._forwarded.setdefault(port, set()).add(forwarded)
+
+
+class _Caller:
+    """A port with one request and a task that waits for its reply.
+
+    Attributes:
+        answered: set once `result` is there.
+        result: the reply.
+    """
+
+    __slots__ = ("answered", "open", "result", "takes_leases", "waiting")
+
+    session: Final = None
+    congested: Final = False
+
+    def __init__(self) -> None:
+        self.open = True
+        self.takes_leases = True
+        self.waiting: set[PollCall] = set()
+        self.answered = trio.Event()
+        self.result: api.Reply | None = None
+
+    def reply(self, id: int, reply: api.Reply, size: int) -> None:
+        """Wake the task."""
+        if self.open:
+            self.result = reply
+            self.answered.set()
+
+    def reply_lease(self, id: int, reply: api.Polled, size: int, targets: Sequence[commands.Target]) -> None:
+        """Wake the task, which gives the lease back unless it takes it."""
+        self.reply(id, reply, size)
