@@ -253,3 +253,26 @@ def test_a_manifest_is_read_back_as_it_was_written() -> None:
     assert manifest == decode_manifest(data)
     for size in range(len(data)):
         assert decode_manifest(data[:size]) is None
+
+
+def test_pages_are_left_out_or_kept_by_how_their_keys_begin() -> None:
+    """What is not in memory is neither read at a start nor put again when all else is."""
+    disk = SimDisk()
+    storage = storage_with(disk)
+    write(storage, 10, {b"a": b"1", b"far": b"2"})
+    snapshot = storage.snapshot
+    assert snapshot is not None
+    assert {b"a": b"1"} == dict(snapshot.pages(without=b"f"))
+    assert {b"far": b"2"} == dict(snapshot.pages(without=(b"a", b"x")))
+
+    writer = storage.begin_snapshot(11, 1, b"", afresh=True, keep=b"f")
+    writer.put(b"b", b"3")
+    writer.finish()
+
+    assert {b"b", b"far"} == writer.keys()
+    assert b"2" == storage.read_page(b"far")
+    assert storage.read_page(b"a") is None
+    name = next(name for name in page_files(disk) if disk.content(f"data/snapshots/{name}") == b"3")
+    disk.flip_bit(f"data/snapshots/{name}", 0)
+    with pytest.raises(CorruptRecord, match="damaged"):
+        storage.read_page(b"b")

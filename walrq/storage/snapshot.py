@@ -84,9 +84,14 @@ class SnapshotReader:
         """Hash of every page by key."""
         return {key: page.hash for key, page in self._manifest.pages.items()}
 
-    def pages(self) -> Iterator[tuple[bytes, bytes]]:
-        """Every page by key, in file order, verified. CorruptRecord names the first damaged one."""
-        places = sorted(self._manifest.pages.items(), key=lambda item: (item[1].file, item[1].offset))
+    def pages(self, without: bytes | tuple[bytes, ...] = ()) -> Iterator[tuple[bytes, bytes]]:
+        """Every page by key, in file order, verified. CorruptRecord names the first damaged one.
+
+        Args:
+            without: pages whose keys begin so are left out.
+        """
+        wanted = [item for item in self._manifest.pages.items() if not item[0].startswith(without)]
+        places = sorted(wanted, key=lambda item: (item[1].file, item[1].offset))
         handle, number = -1, -1
         try:
             for key, place in places:
@@ -246,13 +251,46 @@ class SnapshotStore:
 
     # --- writing --------------------------------------------------------------------------------------------
 
+    def read_page(self, key: bytes) -> bytes | None:
+        """A page of the newest snapshot, verified; None: it has none of that key. Blocking; any thread.
+
+        Raises:
+            CorruptRecord: it is damaged. OSError.
+        """
+        while True:
+            newest = self.newest
+            place = newest.pages.get(key) if newest is not None else None
+            if place is None:
+                return None
+            try:
+                handle = self._disk.open(f"{self._directory}/{pages_name(place.file)}", read_only=True)
+            except FileNotFoundError:
+                if self.newest is newest:
+                    raise
+                # A later snapshot has the page elsewhere, or not at all, and this file was cleared away.
+                continue
+            try:
+                page = self._disk.pread(handle, place.length, place.offset)
+            finally:
+                self._disk.close(handle)
+            if hash_of(page) != place.hash:
+                raise CorruptRecord(f"page {key.hex()} in {pages_name(place.file)} at {place.offset} is damaged")
+            return page
+
     def begin(
-        self, index: int, term: int, meta: bytes, durable: Callable[[], int], *, afresh: bool = False
+        self,
+        index: int,
+        term: int,
+        meta: bytes,
+        durable: Callable[[], int],
+        *,
+        afresh: bool = False,
+        keep: bytes | tuple[bytes, ...] = (),
     ) -> SnapshotWriter:
         """Start a snapshot that begins as a copy of the newest one. StorageError if one is being written.
 
         `durable` tells the end of the durable log, which a finished snapshot must not be ahead of. `afresh`: none of
-        the pages is kept, every one is going to be put.
+        the pages is kept but those whose keys begin with `keep`, every other one is going to be put.
         """
         with self._lock:
             if self._writing:
@@ -263,7 +301,8 @@ class SnapshotStore:
             self._writing = True
             number = self._next_number
             self._next_number += 1
-        base = dict(newest.pages) if newest is not None and not afresh else {}
+        known = newest.pages.items() if newest is not None else ()
+        base = {key: place for key, place in known if not afresh or key.startswith(keep)}
         return SnapshotWriter(self, self._disk, self._directory, number, index, term, meta, durable, base)
 
     def receive(self, index: int, term: int, meta: bytes) -> SnapshotWriter:

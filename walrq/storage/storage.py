@@ -497,12 +497,25 @@ class Storage:
 
     # --- snapshots and space --------------------------------------------------------------------------------
 
-    def begin_snapshot(self, index: int, term: int, meta: bytes, *, afresh: bool = False) -> SnapshotWriter:
+    def begin_snapshot(
+        self, index: int, term: int, meta: bytes, *, afresh: bool = False, keep: bytes | tuple[bytes, ...] = ()
+    ) -> SnapshotWriter:
         """Start a snapshot of the state after `index`, durable before it is finished. Any thread.
 
-        `afresh`: with every page put, and none kept.
+        `afresh`: with every page put, and none kept but those whose keys begin with `keep`.
         """
-        return self._snapshots.begin(index, term, meta, lambda: self.durable_index, afresh=afresh)
+        return self._snapshots.begin(index, term, meta, lambda: self.durable_index, afresh=afresh, keep=keep)
+
+    def read_page(self, key: bytes) -> bytes | None:
+        """A page of the newest snapshot, verified; None: it has none of that key. Blocking; any thread.
+
+        Raises:
+            CorruptRecord: it is damaged. StorageError: the disk failed.
+        """
+        try:
+            return self._snapshots.read_page(key)
+        except OSError as error:
+            raise StorageError(f"page {key.hex()} cannot be read: {error.strerror or error}") from error
 
     @property
     def snapshot(self) -> SnapshotReader | None:
