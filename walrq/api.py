@@ -68,7 +68,10 @@ class Columns:
 # --- requests -----------------------------------------------------------------------------------------------
 @value
 class Push:
-    """Append a batch. `delay_ms` and `deliver_at_ms` exclude each other; None = the queue's setting."""
+    """Append a batch. `delay_ms` and `deliver_at_ms` exclude each other; None = the queue's setting.
+
+    `counted`: the answer tells a number too, see `Pushed`.
+    """
 
     queue: str
     columns: Columns
@@ -77,6 +80,7 @@ class Push:
     deliver_at_ms: int | None = None
     ttl_ms: int | None = None
     max_attempts: int | None = None
+    counted: bool = False
 
 
 @value
@@ -84,6 +88,10 @@ class Poll:
     """Lease up to `max_messages` from the first of `queues` that has some; wait up to `wait_ms` for them.
 
     `visibility_ms` None = the queue's setting. `worker` names the taker in death reports.
+
+    `numbered`: each message gets a lease of its own, with a number that counts the leases of the whole cluster from 1
+    and never starts again; `ids.task_of` finds it in the receipt. `into`: nothing is leased; the messages move, in the
+    same step, behind those of that queue, and the receipts name nothing. The two exclude each other.
     """
 
     queues: tuple[str, ...]
@@ -91,6 +99,8 @@ class Poll:
     visibility_ms: int | None = None
     wait_ms: int = 0
     worker: str | None = None
+    numbered: bool = False
+    into: str | None = None
 
 
 class SettleKind(enum.IntEnum):
@@ -388,13 +398,16 @@ Request: TypeAlias = (
 class Pushed:
     """The batch is durable. Message k has id `first_id + k`, unless `ids` lists them (dedup hits among them).
 
-    `duplicates` are the positions that were dedup hits: their ids are the old ones.
+    `duplicates` are the positions that were dedup hits: their ids are the old ones. `number` belongs to a counted push:
+    how many messages are ready right behind it; or, when it had a `delay_ms`, how many messages the cluster has taken
+    in by such pushes, this one included.
     """
 
     first_id: int
     count: int
     ids: tuple[int, ...] | None = None
     duplicates: tuple[int, ...] = ()
+    number: int = 0
 
 
 @value

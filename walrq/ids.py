@@ -4,6 +4,8 @@
 - A *message id* is a ULID: 48 bits of the entry's wall stamp in ms, then shard (5), incarnation (27), sequence (48).
   Consecutive in a batch and rising within a queue, so that id + k names the k-th message of a batch.
 - A *receipt* names one lease of one run: (uid, lease number) and a check keyed by the cluster's secret.
+- A *task number* counts leases of the whole cluster, for clients that know nothing longer; its receipt has the uid 0,
+  which no queue has, and no check: whoever may settle a queue's messages may name any of its tasks.
 - A *receipt handle* is the string form of (receipt, offset): what people, HTTP and RESP carry.
 
 Pure: no clock, no randomness.
@@ -37,6 +39,11 @@ RECEIPT_BYTES: Final = 20
 _RECEIPT: Final = struct.Struct(">IQ")
 _HANDLE: Final = struct.Struct(">20sI")
 _CHECK_BYTES: Final = 8
+# Incarnations count from 1, so no queue has it.
+TASKS_UID: Final = 0
+TASK_MAX: Final = (1 << 64) - 1
+_TASK_HEAD: Final = bytes(4)
+_TASK_END: Final = bytes(_CHECK_BYTES)
 
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _DECODE: Final = {c: i for i, c in enumerate(_ALPHABET)}
@@ -175,10 +182,26 @@ def open_receipt(secret: bytes, receipt: bytes) -> tuple[int, int]:
     if len(receipt) != RECEIPT_BYTES:
         raise ReceiptInvalid(f"a receipt has {RECEIPT_BYTES} bytes, not {len(receipt)}")
     head = receipt[:12]
+    if receipt.startswith(_TASK_HEAD):
+        if receipt[12:] != _TASK_END:
+            raise ReceiptInvalid("the receipt of a task ends with zeros")
+        return _RECEIPT.unpack(head)  # type: ignore[return-value]  # two integers
     if _check(secret, head) != receipt[12:]:
         raise ReceiptInvalid("this cluster never issued that receipt")
     uid, lease = _RECEIPT.unpack(head)
     return uid, lease
+
+
+def task_receipt(task: int) -> bytes:
+    """The 20-byte receipt of task number `task`; of 0, which is no task, for a message that is nobody's any more."""
+    return _RECEIPT.pack(TASKS_UID, task) + _TASK_END
+
+
+def task_of(receipt: bytes) -> int | None:
+    """The task number in a receipt; None when it is another lease's."""
+    if receipt.startswith(_TASK_HEAD):
+        return int.from_bytes(receipt[4:12], "big")
+    return None
 
 
 def make_handle(receipt: bytes, offset: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+import attrs
 import cbor2
 import pytest
 from hypothesis import given
@@ -256,3 +257,28 @@ def test_the_cache_of_good_names_is_bounded() -> None:
         fields.queue_name("a\x00b")
     with pytest.raises(InvalidQueueName):
         fields.queue_name("a\x00b")
+
+
+@given(samples.pushes())
+def test_a_counted_push_survives_the_wire(push: api.Push) -> None:
+    """It is an operation of its own, so that older servers say that they do not know it."""
+    counted = attrs.evolve(push, counted=True)  # type: ignore[misc]
+    frame = encode_request(7, counted)
+    assert counted == decode_request(frame).request
+    assert 29 == cbor2.loads(frame)[0]
+
+
+@pytest.mark.parametrize(("numbered", "into"), [(True, None), (False, "there")])
+@given(poll=samples.REQUESTS[api.Poll])
+def test_a_numbered_poll_survives_the_wire(numbered: bool, into: str | None, poll: api.Poll) -> None:
+    """So does one that moves messages on."""
+    special = attrs.evolve(poll, numbered=numbered, into=into)  # type: ignore[misc]
+    frame = encode_request(7, special)
+    assert special == decode_request(frame).request
+    assert 30 == cbor2.loads(frame)[0]
+
+
+def test_a_poll_is_not_numbered_and_moved_on_at_once() -> None:
+    """What moved on has no lease that a number could name."""
+    with pytest.raises(InvalidArgument, match="into"):
+        decode_request(encode_request(1, api.Poll(("a",), numbered=True, into="b")))

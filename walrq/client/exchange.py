@@ -349,7 +349,13 @@ class Exchange:
             left_ms = max(0, round((call.waits_until - now) * 1000))
             if type(request) is api.Poll and left_ms < request.wait_ms:
                 request = call.request = api.Poll(
-                    request.queues, request.max_messages, request.visibility_ms, left_ms, request.worker
+                    request.queues,
+                    request.max_messages,
+                    request.visibility_ms,
+                    left_ms,
+                    request.worker,
+                    request.numbered,
+                    request.into,
                 )
         lowest = None
         if call.sequenced:

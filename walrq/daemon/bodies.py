@@ -22,7 +22,7 @@ import trio
 
 from walrq.api import Columns, Delivered, Page, Peeked, Polled
 from walrq.errors import CorruptRecord, Reclaimed
-from walrq.ids import make_receipt
+from walrq.ids import make_receipt, task_receipt
 from walrq.limits import POLL_BYTES_MAX
 from walrq.queues.commands import Target
 from walrq.queues.effects import Grant, Granted, Seen
@@ -205,19 +205,20 @@ def fill_poll(granted: Granted, secret: bytes, look_up: LookUp, holds: Callable[
         if room < 0:
             back.append(Target(grant.uid, grant.lease))
             continue
-        receipt = make_receipt(secret, grant.uid, grant.lease)
+        receipt = _receipt(grant, secret)
         try:
             columns = look_up(grant.index, grant.ordinal)
         except (Reclaimed, CorruptRecord) as error:
             # inv: NoSilentLoss  (a lease that is held is answered, with its bodies or as lost)
-            if isinstance(error, Reclaimed) and not holds(grant.uid, grant.lease):
+            if isinstance(error, Reclaimed) and grant.lease and not holds(grant.uid, grant.lease):
                 ended.append(receipt)
                 continue
             runs.append(_lost(grant, receipt))
-            held.append(Target(grant.uid, grant.lease))
+            if grant.lease:
+                held.append(Target(grant.uid, grant.lease))
             continue
         count = grant.count
-        if columns.size > room:
+        if columns.size > room and grant.lease:
             count = _fitting(columns, grant.first, count, room)
             if count == 0 and not runs:
                 count = 1
@@ -231,7 +232,8 @@ def fill_poll(granted: Granted, secret: bytes, look_up: LookUp, holds: Callable[
         if room >= 0:
             room -= len(run.payloads) + (0 if run.headers is None else len(run.headers))
         runs.append(run)
-        held.append(Target(grant.uid, grant.lease))
+        if grant.lease:
+            held.append(Target(grant.uid, grant.lease))
     polled = Polled(granted.parked_ms, granted.visibility_ms, tuple(runs), tuple(ended))
     return Filled(polled, held, back)
 
@@ -249,9 +251,16 @@ def _fill_one(granted: Granted, secret: bytes, look_up: LookUp) -> Filled | None
         return None
     if columns.headers is not None or len(columns.payloads) > POLL_BYTES_MAX:
         return None
-    run = _slice(grant, grant.count, columns, make_receipt(secret, grant.uid, grant.lease))
+    run = _slice(grant, grant.count, columns, _receipt(grant, secret))
     polled = Polled(granted.parked_ms, granted.visibility_ms, (run,))
-    return Filled(polled, [Target(grant.uid, grant.lease)], [])
+    return Filled(polled, [Target(grant.uid, grant.lease)] if grant.lease else [], [])
+
+
+def _receipt(grant: Grant, secret: bytes) -> bytes:
+    """What the taker settles with: a task's number for a numbered lease, nothing for messages that moved on."""
+    if grant.task or not grant.lease:
+        return task_receipt(grant.task)
+    return make_receipt(secret, grant.uid, grant.lease)
 
 
 def fill_page(

@@ -371,6 +371,7 @@ class Broker:
                 request.deliver_at_ms,
                 request.ttl_ms,
                 request.max_attempts,
+                request.counted,
             ),
             self._finish_pushed,
         )
@@ -391,6 +392,10 @@ class Broker:
             return
         self.counters.undone_leases += len(targets)
         self.give_back(commands.Undo(tuple(targets)))
+
+    def take_for_good(self, queue: str, targets: Sequence[commands.Target]) -> None:
+        """Acknowledge leases whose reply was all that their taker wanted, now that it has been sent."""
+        self.give_back(commands.Settle(queue, api.SettleKind.ACK, tuple(targets)))
 
     def give_back(self, command: commands.Undo | commands.Settle) -> None:
         """Propose what nobody waits for. A node that lost its office need not: the leases end by

@@ -229,6 +229,8 @@ class Pollers:
                 request.visibility_ms,
                 call.arrived_lease_ms,
                 request.worker,
+                request.numbered,
+                request.into,
             ),
             self._finish,
         )
@@ -303,7 +305,7 @@ class Pollers:
             return
         port = call.port
         if call.session is None and not (port.open and port.takes_leases):
-            self._broker.undo([commands.Target(run.uid, run.lease) for run in result.runs])
+            self._broker.undo([commands.Target(run.uid, run.lease) for run in result.runs if run.lease])
             self._end_poll(call, self._empty(call))
             return
         if lane is not None and lane.waiters:

@@ -65,6 +65,8 @@ _PUSHED: Final = struct.Struct(">BBBIBQQBIBB")
 
 
 def _write_pushed(identifier: int, reply: api.Pushed) -> bytes:
+    if reply.number:
+        return _write_counted(identifier, reply)
     if reply.ids is None and not reply.duplicates and identifier <= _UINT32_MAX:
         first = reply.first_id
         return _PUSHED.pack(
@@ -83,6 +85,18 @@ def _read_pushed(item: Item) -> api.Pushed:
         None if ids is None else fields.message_ids(ids, "ids", count, count),
         _uints(duplicates, "duplicates", count, BATCH_MESSAGES_MAX),
     )
+
+
+def _write_counted(identifier: int, reply: api.Pushed) -> bytes:
+    ids = None if reply.ids is None else [fields.id_bytes(each) for each in reply.ids]
+    first = fields.id_bytes(reply.first_id)
+    return encode((17, identifier, first, reply.count, ids, reply.duplicates, reply.number))
+
+
+def _read_counted(item: Item) -> api.Pushed:
+    pushed = _read_pushed(item[:6])
+    number = fields.uint(item[6], "number", UINT64_MAX)
+    return api.Pushed(pushed.first_id, pushed.count, pushed.ids, pushed.duplicates, number)
 
 
 def _uints(value: object, field: str, items_max: int, most: int) -> tuple[int, ...]:
@@ -651,11 +665,13 @@ KINDS: Final[tuple[tuple[int, type[Any], int, Reader, Writer], ...]] = (
     (14, api.BackupBegun, 5, _read_backup_begun, _write_backup_begun),
     (15, api.BackupChunk, 3, _read_backup_chunk, _write_backup_chunk),
     (16, api.ClusterState, 9, _read_cluster, _write_cluster),
+    # A push that was counted; the first row writes both.
+    (17, api.Pushed, 7, _read_counted, _write_counted),
 )
 _READERS: Final[dict[int, tuple[int, Reader, str]]] = {
     kind: (length, read, cls.__name__) for kind, cls, length, read, _ in KINDS
 }
-_WRITERS: Final[dict[type[Any], Writer]] = {cls: write for _, cls, _, _, write in KINDS}
+_WRITERS: Final[dict[type[Any], Writer]] = {cls: write for _, cls, _, _, write in reversed(KINDS)}
 
 
 def encode_reply(identifier: int, reply: Reply) -> bytes:

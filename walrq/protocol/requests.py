@@ -182,6 +182,35 @@ def _write_push(request: api.Push) -> tuple[Any, ...]:
     )
 
 
+def _read_counted_push(item: Item) -> api.Push:
+    request = _read_push(item)
+    return api.Push(
+        request.queue,
+        request.columns,
+        request.priority,
+        request.delay_ms,
+        request.deliver_at_ms,
+        request.ttl_ms,
+        request.max_attempts,
+        True,
+    )
+
+
+def _read_numbered_poll(item: Item) -> api.Poll:
+    numbered = fields.flag(item[9], "numbered")
+    into = None if item[10] is None else fields.queue_name(item[10], "into")
+    if numbered and into is not None:
+        raise InvalidArgument("numbered and into exclude each other", field="into")
+    request = _read_poll(item[:9])
+    return api.Poll(
+        request.queues, request.max_messages, request.visibility_ms, request.wait_ms, request.worker, numbered, into
+    )
+
+
+def _write_numbered_poll(request: api.Poll) -> tuple[Any, ...]:
+    return *_write_poll(request), request.numbered, request.into
+
+
 def _read_poll(item: Item) -> api.Poll:
     _, _, _, _, queues, max_messages, visibility, wait, worker = item
     names = fields.array(queues, "queues", POLL_QUEUES_MAX, 1)
@@ -498,7 +527,7 @@ Reader: TypeAlias = Callable[[Item], api.Request]
 Writer: TypeAlias = Callable[[Any], tuple[Any, ...]]
 
 # THE table: operation number, class, length of the array, both directions. A number is never given a second
-# meaning.
+# meaning. Of two rows of one class the first is written, unless the request says what only the other can say.
 OPERATIONS: Final[tuple[tuple[int, type[Any], int, Reader, Writer], ...]] = (
     (1, api.Push, 16, _read_push, _write_push),
     (2, api.Poll, 9, _read_poll, _write_poll),
@@ -528,11 +557,19 @@ OPERATIONS: Final[tuple[tuple[int, type[Any], int, Reader, Writer], ...]] = (
     (26, api.AddNode, 7, _read_add_node, _write_add_node),
     (27, api.RemoveNode, 5, _read_remove_node, _write_remove_node),
     (28, api.TransferLeadership, 5, _read_transfer, _write_transfer),
+    (29, api.Push, 16, _read_counted_push, _write_push),
+    (30, api.Poll, 11, _read_numbered_poll, _write_numbered_poll),
 )
+_PUSH: Final = 1
+_POLL: Final = 2
+_COUNTED_PUSH: Final = 29
+_NUMBERED_POLL: Final = 30
 _READERS: Final[dict[int, tuple[int, Reader, str]]] = {
     op: (length, read, cls.__name__) for op, cls, length, read, _ in OPERATIONS
 }
-_WRITERS: Final[dict[type[Any], tuple[int, Writer]]] = {cls: (op, write) for op, cls, _, _, write in OPERATIONS}
+_WRITERS: Final[dict[type[Any], tuple[int, Writer]]] = {
+    cls: (op, write) for op, cls, _, _, write in reversed(OPERATIONS)
+}
 
 
 def open_envelope(item: object) -> Item:
@@ -594,6 +631,10 @@ def encode_request(
         InvalidArgument: a text is not UTF-8 (lone surrogates) or a settings map holds what is no plain value.
     """
     op, write = _WRITERS[type(request)]
+    if op == _PUSH and request.counted:  # type: ignore[union-attr]  # a Push, by its number
+        op = _COUNTED_PUSH
+    elif op == _POLL and (request.numbered or request.into is not None):  # type: ignore[union-attr]  # a Poll
+        op, write = _NUMBERED_POLL, _write_numbered_poll
     try:
         return encode((op, identifier, sequence, lowest, *write(request)))
     except (CBORError, ValueError, TypeError, OverflowError) as error:

@@ -17,10 +17,13 @@ from __future__ import annotations
 import enum
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from walrq.api import Attempt
 from walrq.ids import message_id
+
+# Of a row of a batch that was pushed and never touched; other rows have more.
+UNTOUCHED_FIELDS: Final = 7
 
 # Below, looking at each piece is as fast as stepping back to the beginning of the one that holds an offset.
 _PIECES_FEW: Final = 64
@@ -200,13 +203,14 @@ class Run:
 
 
 class Lease:
-    """What one receipt names: offsets first .. first + count - 1 of a batch.
+    """What one receipt names: offsets first .. first + count - 1 of a batch. `task` is its task number, 0 = none; a
+    numbered lease is of one message.
 
     `runs` are those still outstanding, by offset: there may be thousands after a worker settled every other message,
     so they are found by bisection.
     """
 
-    __slots__ = ("batch", "count", "fence", "first", "number", "runs", "worker")
+    __slots__ = ("batch", "count", "fence", "first", "number", "runs", "task", "worker")
 
     def __init__(
         self, number: int, batch: Batch, first: int, count: int, fence: tuple[int, int], worker: str | None
@@ -217,6 +221,7 @@ class Lease:
         self.count = count
         self.fence = fence
         self.worker = worker
+        self.task = 0
         self.runs: list[Run] = []
 
     def add(self, run: Run) -> None:
@@ -248,3 +253,85 @@ class Lease:
 
 def _first(run: Run) -> int:
     return run.first
+
+
+# --- as plain values, in images and cold pages ---------------------------------------------------------------
+def _attempts(history: tuple[Attempt, ...]) -> list[Any]:
+    return [(a.at_ms, a.reason, a.worker, a.error_type, a.error_text) for a in history]
+
+
+def run_row(run: Run) -> list[Any]:
+    """A run as plain values."""
+    lease = run.lease
+    return [
+        run.first,
+        run.last,
+        run.order,
+        run.delivery,
+        run.attempts,
+        run.group,
+        run.state,
+        run.deadline,
+        _attempts(run.history),
+        None
+        if lease is None
+        else [
+            lease.number,
+            lease.first,
+            lease.count,
+            *lease.fence,
+            lease.worker,
+            *((lease.task,) if lease.task else ()),
+        ],
+    ]
+
+
+def batch_row(batch: Batch) -> list[Any]:
+    """A batch as plain values, in one of two forms."""
+    origin = batch.origin
+    pieces = batch.pieces
+    if batch.fresh and not (batch.cursor or pieces or batch.base or batch.max_attempts or batch.expire_ms):
+        if origin is None and batch.live == batch.count == batch.total:
+            # A backlog is mostly this: pushed and untouched.
+            return [
+                batch.index,
+                batch.ordinal,
+                batch.count,
+                batch.size,
+                batch.seq,
+                batch.priority,
+                batch.pushed_ms,
+            ]
+    return [
+        batch.index,
+        batch.ordinal,
+        batch.base,
+        batch.count,
+        batch.total,
+        batch.size,
+        batch.seq,
+        batch.priority,
+        batch.max_attempts,
+        batch.pushed_ms,
+        batch.expire_ms,
+        batch.cursor,
+        batch.fresh,
+        None
+        if origin is None
+        else (
+            origin.first_id,
+            origin.delivery,
+            origin.queue,
+            origin.reason,
+            origin.died_ms,
+            _attempts(origin.history),
+            origin.attempts,
+            origin.max_attempts,
+        ),
+        [run_row(pieces[first]) for first in sorted(pieces)] if pieces else [],
+    ]
+
+
+def open_attempts(raw: Any) -> tuple[Attempt, ...]:
+    """Attempts from plain values."""
+    return tuple(Attempt(*row) for row in raw)

@@ -18,11 +18,13 @@ import cbor2
 
 from walrq.api import Columns, Filter, Range, SettleKind, value
 from walrq.errors import CorruptRecord
+from walrq.far.rows import PageView, encode_page, pack
+from walrq.far.shelf import Cut, Found
 
 FORMAT: Final = 1
 # The newest version of the state machine that this walrq can be. Which one a cluster is stands in its log: a leader
 # raises it once every member can follow (`RaiseVersion`), so that no node ever meets a command it does not know.
-VERSION_MAX: Final = 1
+VERSION_MAX: Final = 2
 # CBOR: the first byte of an array of four, and the first one that says that a longer unsigned integer follows.
 _ARRAY_OF_FOUR: Final = 0x84
 _UINT_FOLLOWS: Final = 24
@@ -65,6 +67,8 @@ class Op(enum.IntEnum):
     BOOTSTRAP = 18
     UNDO = 19
     RAISE_VERSION = 20
+    HYDRATE_FAR = 21
+    SWEEP_FAR = 22
 
 
 @value
@@ -78,23 +82,27 @@ class Push:
     deliver_at_ms: int | None = None
     ttl_ms: int | None = None
     max_attempts: int | None = None
+    counted: bool = False
 
 
 @value
 class Lease:
     """Lease up to `max_messages` of the first of `queues` that has some. `arrived_ms` is the lease clock's reading
-    when the poll arrived, so that the reply can tell how long it was parked."""
+    when the poll arrived, so that the reply can tell how long it was parked. `numbered`, `into`: see `api.Poll`."""
 
     queues: tuple[str, ...]
     max_messages: int
     visibility_ms: int | None
     arrived_ms: int
     worker: str | None = None
+    numbered: bool = False
+    into: str | None = None
 
 
 @value
 class Target:
-    """Outstanding messages of one lease: (queue uid, lease number), all of them when `ranges` is None."""
+    """Outstanding messages of one lease: (queue uid, lease number), all of them when `ranges` is None. With
+    `ids.TASKS_UID` the number is a task's."""
 
     uid: int
     lease: int
@@ -137,20 +145,31 @@ class Undo:
 
 
 @value
+class FarFound:
+    """What was found in sealed pages beyond the horizon: `seen` is the number of the first page that was not looked at;
+    each row with its page and its position there."""
+
+    seen: int
+    rows: tuple[Found, ...]
+
+
+@value
 class Cancel:
-    """See `api.Cancel`."""
+    """See `api.Cancel`. `far`: what the leader found, if it had to look."""
 
     queue: str
     ids: tuple[int, ...]
+    far: FarFound | None = None
 
 
 @value
 class Reschedule:
-    """See `api.Reschedule`."""
+    """See `api.Reschedule`. `far`: as for `Cancel`."""
 
     queue: str
     id: int
     deliver_at_ms: int
+    far: FarFound | None = None
 
 
 @value
@@ -245,6 +264,26 @@ class Hydrate:
 
 
 @value
+class HydrateFar:
+    """What waits beyond the horizon with keys from `since` to below `to` comes back; see `walrq.far.shelf.Far.take`."""
+
+    since: bytes
+    to: bytes
+    seen: int
+    cuts: tuple[Cut, ...]
+
+
+@value
+class SweepFar:
+    """Pages first .. last hold these rows of an emptied queue: (page, position, log index)."""
+
+    uid: int
+    first: int
+    last: int
+    rows: tuple[tuple[int, int, int], ...]
+
+
+@value
 class Bootstrap:
     """First command of a cluster: its id and the secret that keys receipt checks."""
 
@@ -278,12 +317,26 @@ Command: TypeAlias = (
     | CloseSession
     | KeepSessions
     | Hydrate
+    | HydrateFar
+    | SweepFar
     | Bootstrap
     | RaiseVersion
 )
 
 # Since which version of the state machine a kind of command may be proposed; those that are not here: since 1.
-SINCE: Final[dict[type, int]] = {}
+SINCE: Final[dict[type, int]] = {HydrateFar: 2, SweepFar: 2}
+
+
+def since(command: Command) -> int:
+    """Since which version of the state machine this very command may be proposed."""
+    kind = type(command)
+    if kind is Push:
+        return 2 if command.counted else 1
+    if kind is Lease:
+        return 2 if command.numbered or command.into is not None else 1
+    if kind is Cancel or kind is Reschedule:
+        return 2 if command.far is not None else 1
+    return SINCE.get(kind, 1)
 
 
 @value
@@ -343,6 +396,22 @@ def _open_filter(raw: Any) -> Filter | None:
     return Filter(reason, error_type, contains, None if ids is None else tuple(ids))
 
 
+def _far_found(found: FarFound | None) -> list[Any]:
+    # Written only where it is used: version 1 reads all else.
+    if found is None:
+        return []
+    return [[found.seen, [[f.number, f.position, encode_page([(pack(f.row), f.row.more)])] for f in found.rows]]]
+
+
+def _open_far_found(rest: Sequence[Any]) -> FarFound | None:
+    if not rest:
+        return None
+    seen, rows = rest[0]
+    return FarFound(
+        seen, tuple(Found(number, position, PageView(page, 1).row(0)) for number, position, page in rows)
+    )
+
+
 _Encoder: TypeAlias = Callable[[Any], list[Any]]
 _Decoder: TypeAlias = Callable[[Sequence[Any]], Command]
 
@@ -357,11 +426,20 @@ _ENCODERS: Final[dict[type, tuple[int, _Encoder]]] = {
             c.deliver_at_ms,
             c.ttl_ms,
             c.max_attempts,
+            # What came with version 2 is written only where it is used: version 1 reads all else.
+            *((True,) if c.counted else ()),
         ],
     ),
     Lease: (
         Op.LEASE.value,
-        lambda c: [list(c.queues), c.max_messages, c.visibility_ms, c.arrived_ms, c.worker],
+        lambda c: [
+            list(c.queues),
+            c.max_messages,
+            c.visibility_ms,
+            c.arrived_ms,
+            c.worker,
+            *((c.numbered, c.into) if c.numbered or c.into is not None else ()),
+        ],
     ),
     Settle: (
         Op.SETTLE.value,
@@ -377,8 +455,8 @@ _ENCODERS: Final[dict[type, tuple[int, _Encoder]]] = {
     Touch: (Op.TOUCH.value, lambda c: [c.queue, _targets(c.targets), c.visibility_ms]),
     Forget: (Op.FORGET.value, lambda c: [c.request]),
     Undo: (Op.UNDO.value, lambda c: [_targets(c.targets)]),
-    Cancel: (Op.CANCEL.value, lambda c: [c.queue, c.ids]),
-    Reschedule: (Op.RESCHEDULE.value, lambda c: [c.queue, c.id, c.deliver_at_ms]),
+    Cancel: (Op.CANCEL.value, lambda c: [c.queue, c.ids, *_far_found(c.far)]),
+    Reschedule: (Op.RESCHEDULE.value, lambda c: [c.queue, c.id, c.deliver_at_ms, *_far_found(c.far)]),
     SetQueue: (Op.SET_QUEUE.value, lambda c: [c.queue, dict(sorted(c.settings.items())), c.create]),
     PurgeQueue: (Op.PURGE_QUEUE.value, lambda c: [c.queue]),
     DeleteQueue: (Op.DELETE_QUEUE.value, lambda c: [c.queue]),
@@ -392,6 +470,11 @@ _ENCODERS: Final[dict[type, tuple[int, _Encoder]]] = {
         Op.HYDRATE.value,
         lambda c: [c.uid, c.priority, [attrs.astuple(b, recurse=False) for b in c.batches]],
     ),
+    HydrateFar: (
+        Op.HYDRATE_FAR.value,
+        lambda c: [c.since, c.to, c.seen, [attrs.astuple(cut, recurse=False) for cut in c.cuts]],
+    ),
+    SweepFar: (Op.SWEEP_FAR.value, lambda c: [c.uid, c.first, c.last, c.rows]),
     Bootstrap: (Op.BOOTSTRAP.value, lambda c: [c.cluster, c.secret]),
     RaiseVersion: (Op.RAISE_VERSION.value, lambda c: [c.version]),
 }
@@ -419,8 +502,8 @@ _DECODERS: Final[dict[int, _Decoder]] = {
     Op.TOUCH.value: lambda f: Touch(f[4], _open_targets(f[5]), f[6]),
     Op.FORGET.value: lambda f: Forget(f[4]),
     Op.UNDO.value: lambda f: Undo(_open_targets(f[4])),
-    Op.CANCEL.value: lambda f: Cancel(f[4], tuple(f[5])),
-    Op.RESCHEDULE.value: lambda f: Reschedule(f[4], f[5], f[6]),
+    Op.CANCEL.value: lambda f: Cancel(f[4], tuple(f[5]), _open_far_found(f[6:])),
+    Op.RESCHEDULE.value: lambda f: Reschedule(f[4], f[5], f[6], _open_far_found(f[7:])),
     Op.SET_QUEUE.value: lambda f: SetQueue(f[4], f[5], f[6]),
     Op.PURGE_QUEUE.value: lambda f: PurgeQueue(f[4]),
     Op.DELETE_QUEUE.value: lambda f: DeleteQueue(f[4]),
@@ -431,6 +514,8 @@ _DECODERS: Final[dict[int, _Decoder]] = {
     Op.CLOSE_SESSION.value: lambda f: CloseSession(),
     Op.KEEP_SESSIONS.value: lambda f: KeepSessions(tuple(f[4])),
     Op.HYDRATE.value: lambda f: Hydrate(f[4], f[5], tuple(map(_open_cold, f[6]))),
+    Op.HYDRATE_FAR.value: lambda f: HydrateFar(f[4], f[5], f[6], tuple(Cut(*cut) for cut in f[7])),
+    Op.SWEEP_FAR.value: lambda f: SweepFar(f[4], f[5], f[6], tuple((a, b, c) for a, b, c in f[7])),
     Op.BOOTSTRAP.value: lambda f: Bootstrap(f[4], f[5]),
     Op.RAISE_VERSION.value: lambda f: RaiseVersion(f[4]),
 }

@@ -16,7 +16,10 @@ from walrq.queues.commands import ColdBatch, Target
 
 @value
 class Grant:
-    """One leased run. `first` is its first position in the body's columns at (index, ordinal)."""
+    """One leased run. `first` is its first position in the body's columns at (index, ordinal).
+
+    `task`: the number of a numbered lease. Of messages that moved on instead of being leased, `lease` is 0.
+    """
 
     queue: str
     uid: int
@@ -32,6 +35,7 @@ class Grant:
     priority: int
     pushed_ms: int
     group: str | None
+    task: int = 0
 
 
 @value
@@ -42,6 +46,14 @@ class Granted:
     parked_ms: int
     visibility_ms: int
     ended: tuple[Target, ...] = ()
+
+
+@value
+class LookFar:
+    """Nothing was done yet: these ids may lie in sealed pages of what waits beyond the horizon, and must be looked up
+    there first. Never remembered: the request comes again with what was found."""
+
+    ids: tuple[int, ...]
 
 
 @value
@@ -79,4 +91,5 @@ Result: TypeAlias = (
     | api.Moved
     | api.SessionOpened
     | api.Failed
+    | LookFar
 )

@@ -23,10 +23,22 @@ from typing import Any, Final
 import cbor2
 
 from walrq import api
-from walrq.api import Attempt
 from walrq.errors import CorruptRecord
 from walrq.ids import INCARNATION_MAX
-from walrq.queues.batch import BACKOFF, DELAYED, LEASED, PARKED, READY, Batch, Lease, Origin, Run
+from walrq.queues.batch import (
+    BACKOFF,
+    DELAYED,
+    LEASED,
+    PARKED,
+    READY,
+    UNTOUCHED_FIELDS,
+    Batch,
+    Lease,
+    Origin,
+    Run,
+    batch_row,
+    open_attempts,
+)
 from walrq.queues.commands import VERSION_MAX
 from walrq.queues.lanes import Cold, Group, Level, tie
 from walrq.queues.machine import DEFAULT_BOUNDS, Bounds, Machine, check_version
@@ -49,7 +61,6 @@ FORMAT: Final = 2
 _QUEUE_KEY: Final = struct.Struct(">cIq")
 
 MACHINE_KEY: Final = b"m"
-_UNTOUCHED_FIELDS: Final = 7
 
 
 def _queue_key(uid: int, page: int) -> bytes:
@@ -61,74 +72,9 @@ def _session_key(bucket: int) -> bytes:
 
 
 # --- encoding -----------------------------------------------------------------------------------------------
-def _attempts(history: tuple[Attempt, ...]) -> list[Any]:
-    return [(a.at_ms, a.reason, a.worker, a.error_type, a.error_text) for a in history]
-
-
-def _run(run: Run) -> list[Any]:
-    lease = run.lease
-    return [
-        run.first,
-        run.last,
-        run.order,
-        run.delivery,
-        run.attempts,
-        run.group,
-        run.state,
-        run.deadline,
-        _attempts(run.history),
-        None if lease is None else [lease.number, lease.first, lease.count, *lease.fence, lease.worker],
-    ]
-
-
-def _batch(batch: Batch) -> list[Any]:
-    origin = batch.origin
-    pieces = batch.pieces
-    if batch.fresh and not (batch.cursor or pieces or batch.base or batch.max_attempts or batch.expire_ms):
-        if origin is None and batch.live == batch.count == batch.total:
-            # A backlog is mostly this: pushed and untouched.
-            return [
-                batch.index,
-                batch.ordinal,
-                batch.count,
-                batch.size,
-                batch.seq,
-                batch.priority,
-                batch.pushed_ms,
-            ]
-    return [
-        batch.index,
-        batch.ordinal,
-        batch.base,
-        batch.count,
-        batch.total,
-        batch.size,
-        batch.seq,
-        batch.priority,
-        batch.max_attempts,
-        batch.pushed_ms,
-        batch.expire_ms,
-        batch.cursor,
-        batch.fresh,
-        None
-        if origin is None
-        else (
-            origin.first_id,
-            origin.delivery,
-            origin.queue,
-            origin.reason,
-            origin.died_ms,
-            _attempts(origin.history),
-            origin.attempts,
-            origin.max_attempts,
-        ),
-        [_run(pieces[first]) for first in sorted(pieces)] if pieces else [],
-    ]
-
-
 def _machine_page(m: Machine) -> bytes:
     # Version 1 is as it was before there were versions.
-    version = () if m.version == 1 else (m.version,)
+    version = () if m.version == 1 else (m.version, [m.tally.tasks_given, m.tally.delayed_taken])
     return cbor2.dumps((FORMAT, m.cluster, m.secret, m.now, m.wall, *version, m.incarnations))
 
 
@@ -136,7 +82,7 @@ def _queue_page(queue: Queue, page: int) -> bytes | None:
     """The bytes of a page, None when it is empty."""
     if page >= 0:
         batches = queue.pages.get(page)
-        return cbor2.dumps([_batch(batch) for batch in batches.values()]) if batches else None
+        return cbor2.dumps([batch_row(batch) for batch in batches.values()]) if batches else None
     if page == HEADER_PAGE:
         settings = as_dict(queue.settings)
         return cbor2.dumps(
@@ -189,6 +135,9 @@ def _result(result: Any) -> tuple[Any, ...]:
         return (tag, int(result.code), result.text, details)
     if kind is api.Outcomes:
         return (tag, [int(outcome) for outcome in result.outcomes])
+    if kind is api.Pushed and not result.number:
+        # As it was before pushes were counted.
+        return (tag, result.first_id, result.count, result.ids, result.duplicates)
     return (tag, *(getattr(result, field.name) for field in kind.__attrs_attrs__))
 
 
@@ -329,10 +278,6 @@ def full_pages(m: Machine) -> dict[bytes, bytes]:
 
 
 # --- decoding -----------------------------------------------------------------------------------------------
-def _open_attempts(raw: Any) -> tuple[Attempt, ...]:
-    return tuple(Attempt(*row) for row in raw)
-
-
 def _open_result(raw: Any) -> Any:
     kind = _RESULTS[raw[0]]
     fields = raw[1:]
@@ -445,7 +390,7 @@ def _restore_batch(queue: Queue, raw: Any, m: Machine) -> None:
     batch.fresh = raw[12]
     if raw[13] is not None:
         first_id, delivery, name, reason, died_ms, history, *counts = raw[13]
-        batch.origin = Origin(first_id, delivery, name, reason, died_ms, _open_attempts(history), *counts)
+        batch.origin = Origin(first_id, delivery, name, reason, died_ms, open_attempts(history), *counts)
     expire_ms = batch.expire_ms
     if expire_ms <= m.wall and not batch.fresh and all(row[6] == LEASED for row in raw[14]):
         # Its time to live was over before the image: the timer is gone, what is leased goes when it comes back.
@@ -462,13 +407,16 @@ def _restore_batch(queue: Queue, raw: Any, m: Machine) -> None:
     for row in raw[14]:
         first, last, order, delivery, attempts, group, state, deadline, history, lease = row
         run = Run(batch, first, last, order, delivery, attempts, group)
-        run.history = _open_attempts(history)
+        run.history = open_attempts(history)
         if state == LEASED:
-            number, start, count, fence_index, fence_ordinal, worker = lease
+            number, start, count, fence_index, fence_ordinal, worker, *task = lease
             held = queue.leases.get(number)
             if held is None:
                 held = Lease(number, batch, start, count, (fence_index, fence_ordinal), worker)
                 queue.leases[number] = held
+                if task:
+                    held.task = task[0]
+                    m.tally.tasks[held.task] = (queue.uid, number)
                 m.tally.leases += 1
             m.lease_timers.add(deadline, queue.uid, LEASE_ENDS, number, held)
             _restore_run(queue, run, state, deadline, held)
@@ -524,6 +472,8 @@ def _load(pages: Iterable[tuple[bytes, bytes]], bounds: Bounds, version_max: int
                 raise CorruptRecord(f"image format {version} is not known to this version (knows 1 to {FORMAT})")
             m.cluster, m.secret, m.now, m.wall, *agreed, m.incarnations = fields
             m.version = agreed[0] if agreed else 1
+            if len(agreed) > 1:
+                m.tally.tasks_given, m.tally.delayed_taken, *_ = agreed[1]
             check_version(m.version, version_max)
         elif key[:1] == b"s":
             sessions.extend(cbor2.loads(body))
@@ -555,7 +505,7 @@ def _load(pages: Iterable[tuple[bytes, bytes]], bounds: Bounds, version_max: int
     for uid, _, body in sorted(batches, key=lambda row: row[:2]):
         queue = m.by_uid[uid]
         rows = cbor2.loads(body)
-        for untouched, stretch in groupby(rows, key=lambda row: len(row) == _UNTOUCHED_FIELDS):
+        for untouched, stretch in groupby(rows, key=lambda row: len(row) == UNTOUCHED_FIELDS):
             if untouched:
                 _restore_untouched(queue, list(stretch))
             else:
@@ -608,6 +558,8 @@ def branched(key: bytes, body: bytes) -> bytes:
             version, *fields, incarnations = cbor2.loads(body)
             if not 1 <= version <= FORMAT:
                 raise CorruptRecord(f"image format {version} is not known to this version (knows 1 to {FORMAT})")
+            if isinstance(fields[-1], list):
+                fields[-1][0] += LEASES_SKIPPED
             skipped = [number + INCARNATIONS_SKIPPED for number in incarnations]
             if max(skipped) >= INCARNATION_MAX:
                 raise CorruptRecord("this data was restored too often: a shard has used up its incarnations")

@@ -63,14 +63,22 @@ def head_of(heap: list[Returned]) -> Run | None:
 
 
 class Tally:
-    """Counts over all queues: leases, and what is in the hot window (messages in any state, and their bytes)."""
+    """Counts over all queues: leases, and what is in the hot window (messages in any state, and their bytes).
 
-    __slots__ = ("bytes", "leases", "messages")
+    Attributes:
+        tasks: task number -> (queue uid, lease number) of every numbered lease there is.
+        tasks_given, delayed_taken: numbered leases and counted delayed messages so far.
+    """
+
+    __slots__ = ("bytes", "delayed_taken", "leases", "messages", "tasks", "tasks_given")
 
     def __init__(self) -> None:
         self.leases = 0
         self.messages = 0
         self.bytes = 0
+        self.tasks: dict[int, tuple[int, int]] = {}
+        self.tasks_given = 0
+        self.delayed_taken = 0
 
 
 class Cold:

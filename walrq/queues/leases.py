@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 from walrq import api
 from walrq.api import Attempt, SettleKind
 from walrq.errors import Code, Overloaded
+from walrq.ids import TASKS_UID
 from walrq.limits import ATTEMPTS_KEPT_MAX, POLL_BYTES_MAX
-from walrq.queues import commands, death
+from walrq.queues import commands, death, pushes
 from walrq.queues.batch import LEASED, Lease, Run
 from walrq.queues.effects import Grant, Granted
 from walrq.queues.queue import HEADER_PAGE, PAGE_SHIFT, Queue
@@ -39,6 +40,11 @@ def grant(m: Machine, command: commands.Lease) -> Granted:
         if queue is None or queue.settings.paused or not queue.ready:
             continue
         limit = command.max_messages
+        if command.into is not None:
+            moved = pushes.hand_on(m, queue, command.into, limit)
+            if moved:
+                return Granted(tuple(moved), parked_ms, 0)
+            continue
         settings = queue.settings
         if settings.max_in_flight is not None:
             limit = min(limit, settings.max_in_flight - queue.leased)
@@ -50,13 +56,15 @@ def grant(m: Machine, command: commands.Lease) -> Granted:
                 limit="in_flight_runs_max",
             )
         visibility = command.visibility_ms if command.visibility_ms is not None else settings.visibility_ms
-        grants = _lease(m, queue, limit, now + visibility, command.worker)
+        grants = _lease(m, queue, limit, now + visibility, command.worker, command.numbered)
         if grants:
             return Granted(tuple(grants), parked_ms, visibility)
     return Granted((), parked_ms, 0)
 
 
-def _lease(m: Machine, queue: Queue, limit: int, deadline: int, worker: str | None) -> list[Grant]:
+def _lease(
+    m: Machine, queue: Queue, limit: int, deadline: int, worker: str | None, numbered: bool = False
+) -> list[Grant]:
     """Lease what is next in one queue, at most `limit` messages."""
     fence = (m.index, m.ordinal)
     grants: list[Grant] = []
@@ -74,12 +82,20 @@ def _lease(m: Machine, queue: Queue, limit: int, deadline: int, worker: str | No
         queue.delivered += lease.count
         queue.leases[number] = lease
         tally.leases += 1
+        if numbered:
+            tally.tasks_given = lease.task = tally.tasks_given + 1
+            tally.tasks[lease.task] = (uid, number)
         queue.put_leased(run, lease, deadline)
         add_timer(deadline, uid, LEASE_ENDS, number, lease)
         grants.append(_grant(queue, run, lease))
 
     queue.mark(HEADER_PAGE)
-    queue.take(limit, POLL_BYTES_MAX, place)
+    if numbered:
+        room = POLL_BYTES_MAX
+        while len(grants) < limit and room > 0 and queue.take(1, room if grants else POLL_BYTES_MAX, place):
+            room -= queue.leases[grants[-1].lease].batch.bytes_of(0, 0)
+    else:
+        queue.take(limit, POLL_BYTES_MAX, place)
     return grants
 
 
@@ -100,6 +116,7 @@ def _grant(queue: Queue, run: Run, lease: Lease) -> Grant:
         batch.priority,
         batch.pushed_ms,
         run.group,
+        lease.task,
     )
 
 
@@ -119,12 +136,20 @@ def again(m: Machine, held: Held) -> Granted:
     return Granted(tuple(grants), held.parked_ms, held.visibility_ms, tuple(ended))
 
 
-def select(m: Machine, queue: Queue, target: commands.Target) -> tuple[int, list[tuple[Run, int, int]]]:
-    """(code, outstanding stretches that a target names); nothing is changed."""
+def named(m: Machine, queue: Queue, target: commands.Target) -> Lease | None:
+    """The lease of `queue` that a target names; None when there is none, or none any more."""
     # inv: AckFenced  (another incarnation's or another delivery's receipt finds nothing)
+    number = target.lease
     if target.uid != queue.uid:
-        return _EXPIRED, []
-    lease = queue.leases.get(target.lease)
+        place = m.tally.tasks.get(number) if target.uid == TASKS_UID else None
+        if place is None or place[0] != queue.uid:
+            return None
+        number = place[1]
+    return queue.leases.get(number)
+
+
+def select(m: Machine, lease: Lease | None, target: commands.Target) -> tuple[int, list[tuple[Run, int, int]]]:
+    """(code, outstanding stretches that a target names of its lease); nothing is changed."""
     if lease is None:
         return _EXPIRED, []
     # inv: AckBeforeDeadline  (a run whose deadline passed is not there, swept or not)
@@ -182,11 +207,10 @@ def settle(m: Machine, command: commands.Settle) -> api.Settled:
     kind = command.kind
     codes = []
     now = m.now
-    leases = queue.leases
     for target in command.targets:
-        if kind == SettleKind.ACK and target.ranges is None and target.uid == queue.uid:
+        lease = named(m, queue, target)
+        if kind == SettleKind.ACK and target.ranges is None:
             # The common path, without the walk over stretches: a whole lease in one run.
-            lease = leases.get(target.lease)
             if lease is not None and len(lease.runs) == 1 and lease.runs[0].deadline > now:
                 run = lease.runs[0]
                 queue.acked += run.last - run.first + 1
@@ -194,16 +218,17 @@ def settle(m: Machine, command: commands.Settle) -> api.Settled:
                 queue.finish(run)
                 codes.append(_OK)
                 continue
-        code, stretches = select(m, queue, target)
+        code, stretches = select(m, lease, target)
         codes.append(code)
         if code:
             continue
+        assert lease is not None
         if kind == SettleKind.ACK:
             for run in _carved(queue, stretches):
                 queue.acked += run.last - run.first + 1
                 queue.finish(run)
         else:
-            worker = queue.leases[target.lease].worker
+            worker = lease.worker
             for run in list(_carved(queue, stretches)):
                 _give_back(m, queue, run, command, worker)
     if queue.ready:
@@ -294,6 +319,8 @@ def expire(m: Machine, queue: Queue, lease: Lease) -> None:
 
 def release_all(m: Machine, uid: int, number: int) -> None:
     """Give everything outstanding of a lease back, free of charge (it may be gone: nothing happens then)."""
+    if uid == TASKS_UID:
+        uid, number = m.tally.tasks.get(number, (uid, number))
     queue = m.by_uid.get(uid)
     lease = queue.leases.get(number) if queue is not None else None
     if queue is None or lease is None:
@@ -318,12 +345,13 @@ def touch(m: Machine, command: commands.Touch) -> api.Touched:
     codes = []
     remaining = []
     for target in command.targets:
-        code, stretches = select(m, queue, target)
+        lease = named(m, queue, target)
+        code, stretches = select(m, lease, target)
         codes.append(code)
         if code:
             remaining.append(0)
             continue
-        lease = queue.leases[target.lease]
+        assert lease is not None
         ends = []
         behind = 0
         moved = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from walrq.ids import message_id
 from walrq.limits import BATCH_MESSAGES_MAX, DELAY_MS_MAX, POLL_BYTES_MAX
 from walrq.queues import commands, death, horizon
 from walrq.queues.batch import READY, Batch, Origin, Run
+from walrq.queues.effects import Grant
 from walrq.queues.queue import Queue
 from walrq.queues.settings import DEFAULTS
 
@@ -25,6 +27,19 @@ _DEDUP_SWEEP_AT_BOUND = BATCH_MESSAGES_MAX
 
 def push(m: Machine, command: commands.Push) -> api.Pushed:
     """Append a batch."""
+    if not command.counted:
+        return _push(m, command)
+    pushed = _push(m, command)
+    if command.delay_ms is not None:
+        m.tally.delayed_taken += pushed.count
+        number = m.tally.delayed_taken
+    else:
+        queue = m.queues[command.queue]
+        number = queue.ready + sum(cold.messages for cold in queue.cold.values())
+    return api.Pushed(pushed.first_id, pushed.count, pushed.ids, pushed.duplicates, number)
+
+
+def _push(m: Machine, command: commands.Push) -> api.Pushed:
     columns = command.columns
     queue = m.queues.get(command.queue)
     settings = DEFAULTS if queue is None else queue.settings
@@ -280,21 +295,54 @@ def _oldest_ready(queue: Queue, adding: int, adding_bytes: int) -> list[tuple[Ba
 def move(m: Machine, command: commands.Move) -> api.Moved:
     """Move what a poll would take next behind another queue's messages, atomically."""
     source = m.require(command.source)
-    target = m.queues.get(command.target)
+    moved = _move(m, source, command.target, command.limit, lambda run: None)
+    return api.Moved(moved, source.takeable() > 0)
+
+
+def hand_on(m: Machine, source: Queue, name: str, limit: int) -> list[Grant]:
+    """As `move`, for a poll that passes messages on instead of leasing them: what moved, for its answer."""
+    if not source.takeable():
+        return []
+    grants: list[Grant] = []
+
+    def note(run: Run) -> None:
+        batch = run.batch
+        grants.append(
+            Grant(
+                source.name,
+                source.uid,
+                0,
+                batch.index,
+                batch.ordinal,
+                batch.base + run.first,
+                run.last - run.first + 1,
+                batch.id_of(source.uid, run.first),
+                run.delivery,
+                run.attempts,
+                (m.index, m.ordinal),
+                batch.priority,
+                batch.pushed_ms,
+                run.group,
+            )
+        )
+
+    _move(m, source, name, limit, note)
+    return grants
+
+
+def _move(m: Machine, source: Queue, name: str, limit: int, note: Callable[[Run], None]) -> int:
+    """Move up to `limit` messages behind those of queue `name`; each run is shown to `note` before it leaves."""
+    target = m.queues.get(name)
     if target is not None and target is not source:
-        _check_room(source, target, command.limit)
-    if target is None:
-        target = m.create(command.target)
-    taken: list[Run] = []
-    into = target
+        _check_room(source, target, limit)
+    into = m.create(name) if target is None else target
 
     def place(run: Run) -> None:
-        taken.append(run)
+        note(run)
         origin = Origin(run.batch.id_of(source.uid, run.first), run.delivery)
         death.transfer(m, source, run, into, origin, moved_on=True)
 
-    moved = source.take(min(command.limit, source.takeable()), POLL_BYTES_MAX, place)
-    return api.Moved(moved, source.takeable() > 0)
+    return source.take(min(limit, source.takeable()), POLL_BYTES_MAX, place)
 
 
 def _check_room(source: Queue, target: Queue, limit: int) -> None:

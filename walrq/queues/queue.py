@@ -71,6 +71,9 @@ class Queue:
         "delivered",
         "dirty",
         "dlq_seen",
+        "far_bytes",
+        "far_floor",
+        "far_messages",
         "first_touch",
         "groups",
         "lease_timers",
@@ -135,6 +138,10 @@ class Queue:
         self.leased = 0
         self.parked = 0
         self.bytes = 0
+        # Beyond the horizon: messages and bytes; rows with a sequence below the floor are gone.
+        self.far_messages = 0
+        self.far_bytes = 0
+        self.far_floor = 0
         # Messages pushed, leased and acknowledged since this object was made. For the eye only: not in the image, so
         # replicas may differ in them, and nothing that decides may look at them.
         self.pushed = 0
@@ -498,6 +505,9 @@ class Queue:
             if not lease.runs:
                 del self.leases[lease.number]
                 self.tally.leases -= 1
+                if lease.task:
+                    # inv: AckFenced  (a task number is valid for its one delivery)
+                    del self.tally.tasks[lease.task]
             if run.group is not None:
                 group = self.groups[run.group]
                 group.in_flight -= number

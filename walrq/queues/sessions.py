@@ -19,11 +19,13 @@ from walrq.api import value
 from walrq.errors import Code
 from walrq.limits import SESSION_IDLE_MS
 from walrq.queues.commands import Tagged
-from walrq.queues.effects import Granted, Result
+from walrq.queues.effects import Granted, LookFar, Result
 
 # Sessions are imaged in this many pages.
 BUCKETS: Final = 64
 
+# Payloads are not remembered, and no lease names them.
+MOVED_ON: Final = api.Failed(Code.OUTCOME_UNKNOWN, "the messages moved on, and this was answered before")
 FORGOTTEN: Final = api.Failed(Code.OUTCOME_UNKNOWN, "the request was forgotten by its sender")
 
 
@@ -159,9 +161,12 @@ class Sessions:
             if not result.runs:
                 # Nothing happened; the poll will come again under the same number.
                 return
+            if not result.runs[0].lease:
+                session.results[sequence] = MOVED_ON
+                return
             leases = tuple([(run.uid, run.lease) for run in result.runs])
             session.results[sequence] = Held(leases, result.parked_ms, result.visibility_ms)
-        else:
+        elif type(result) is not LookFar:
             session.results[sequence] = result
 
 
