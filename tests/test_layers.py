@@ -63,12 +63,21 @@ LAYERS: dict[str, Layer] = {
     "walrq.ids": deciding(),
     "walrq.limits": deciding(),
     "walrq.raft": deciding(third_party=CODEC),
-    "walrq.queues": deciding(third_party=CODEC),
+    "walrq.far": deciding(third_party=CODEC),
+    "walrq.queues": deciding("walrq.far", third_party=CODEC),
     "walrq.protocol": deciding(third_party=CODEC),
     # blocking
-    "walrq.storage": Layer(walrq=PURE_MODULES, third_party=CODEC, forbidden=EVENT_LOOPS | CLOCKS | CHANCE | {"socket"}),
+    "walrq.storage": Layer(
+        walrq=PURE_MODULES | {"walrq.sparse"},
+        third_party=CODEC,
+        forbidden=EVENT_LOOPS | CLOCKS | CHANCE | {"socket"},
+    ),
+    # segments that are written whole beside the log, which `Storage` makes and puts in place
+    "walrq.sparse": Layer(
+        walrq=PURE_MODULES | {"walrq.storage"}, third_party=CODEC, forbidden=EVENT_LOOPS | CLOCKS | CHANCE | {"socket"}
+    ),
     "walrq.replica": Layer(
-        walrq=PURE_MODULES | {"walrq.raft", "walrq.queues", "walrq.storage"},
+        walrq=PURE_MODULES | {"walrq.raft", "walrq.queues", "walrq.sparse", "walrq.storage"},
         third_party=CODEC,
         forbidden=WORLD,
         deterministic=True,

@@ -184,6 +184,7 @@ SETTINGS: Final = (
     ("--peer-tls-cert", "FILE", "Certificate for TLS between nodes, which is mutual.  [none]"),
     ("--peer-tls-key", "FILE", "Its key.  [none]"),
     ("--peer-tls-ca", "FILE", "Who signed the certificates of all nodes.  [none]"),
+    ("--trace-to", "DIR", "Where each step of consensus is noted, for walrq spec validate.  [none]"),
 )
 
 

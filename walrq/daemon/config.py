@@ -268,6 +268,7 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "peer_tls_cert": _path,
     "peer_tls_key": _path,
     "peer_tls_ca": _path,
+    "trace_to": _path,
 }
 
 _LISTENING: Final = ("listen", "ws_listen", "resp_listen", "http_listen", "peer_listen")
@@ -333,6 +334,7 @@ class Config:
         join: addresses of members that a new node asks to take it in; () = none.
         cluster_secret, cluster_secret_file: what all nodes of a cluster know, or the file it is in.
         peer_tls_cert, peer_tls_key, peer_tls_ca: files (PEM) for mutual TLS between nodes; all or none.
+        trace_to: folder for a line of each step of consensus, in a file of this node's; None = nothing is traced.
         origins: where each value came from, by name.
         sources, kept: what `load` and `with_kept` were given; `reloaded` reads it again.
         asked: these settings as they were given, once a start has found addresses for them; None before.
@@ -364,6 +366,7 @@ class Config:
     peer_tls_cert: str | None = None
     peer_tls_key: str | None = None
     peer_tls_ca: str | None = None
+    trace_to: str | None = None
     origins: Mapping[str, str] = attrs.field(factory=dict, eq=False, repr=False)
     sources: tuple[Mapping[str, Any], Mapping[str, str], Path | None] = attrs.field(
         default=({}, {}, None), eq=False, repr=False

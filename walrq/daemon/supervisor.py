@@ -53,6 +53,7 @@ from walrq.daemon.reaper import Reaper, keep_sessions
 from walrq.daemon.stream_front import StreamFront
 from walrq.errors import ERRORS, Code, ConfigError, DataDirLocked, Draining, WalrqError
 from walrq.local import notify
+from walrq.local.tracing import TraceFile
 from walrq.protocol.handshake import Hello, Shards, Welcome
 from walrq.replica import Replica, ReplicaConfig
 from walrq.storage.config import StorageConfig
@@ -256,6 +257,7 @@ async def open_node(
             snapshot_log_bytes=config.snapshot_log_bytes,
             snapshot_commands=config.snapshot_commands,
             body_cache_bytes=config.body_cache_bytes,
+            trace_to=TraceFile(config.trace_to, node_id) if config.trace_to is not None else None,
         )
         reading = clock.read()
         replica = await trio.to_thread.run_sync(Replica.open, storage, replica_config, reading)
@@ -449,6 +451,9 @@ def _close(replica: Replica, clean: bool) -> None:
             raise
         # What ended the process is the news; a disk that failed cannot be closed in good order either.
         log.warning("close_failed %s", error.text)
+    finally:
+        if isinstance(replica.config.trace_to, TraceFile):
+            replica.config.trace_to.close()
 
 
 @attrs.define
