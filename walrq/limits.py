@@ -88,6 +88,18 @@ DEDUP_IDS_MAX: Final = 10_000_000
 IN_FLIGHT_RUNS_MAX: Final = 2_000_000
 QUEUES_MAX: Final = 1_000_000
 SHARDS: Final = 32
+# A message due later than this waits beyond the horizon, at no cost of memory; half of it is the time to fetch it back.
+FAR_HORIZON_MS: Final = 300_000
+# Rows of far messages gathered in memory (some 300 bytes each) before they are sorted by time and sealed into pages.
+FAR_TAIL_ROWS: Final = 8_192
+# Rows of one sealed page: 120 KB, read as a whole; what the state keeps of a page is half a KiB.
+FAR_PAGE_ROWS: Final = 2_048
+# A page, or a tail, with long histories is bounded by bytes.
+FAR_PAGE_BYTES_MAX: Final = 1 * MIB
+# Rows that one entry brings back: bounds an apply to some ms.
+FAR_ROWS_PER_ENTRY: Final = 2_000
+# Sealed pages wait in memory for the snapshot that holds them; so many bytes force one.
+FAR_UNSAVED_BYTES: Final = 8 * MIB
 
 # --- log and disk -------------------------------------------------------------------------------------------
 SEGMENT_BYTES_DEFAULT: Final = 64 * MIB
@@ -178,10 +190,30 @@ SEND_BUFFER_BYTES_MAX: Final = 8 * MIB
 SEND_STALL_S_MAX: Final = 60.0
 # A frame must be complete this long after its first byte (slow loris).
 FRAME_STALL_S_MAX: Final = 30.0
+# The HTTP request that opens a WebSocket: a browser's, with cookies, has a few KiB.
+WS_HEAD_BYTES_MAX: Final = 16 * KIB
+# A WebSocket that was silent for so long is pinged, and closed when it then says nothing for as long: a page that was
+# put to sleep is noticed within a minute, and its parked polls with it.
+WS_PING_S: Final = 20.0
+# A client has so long to answer a close frame.
+WS_CLOSE_S: Final = 1.0
 DEFAULT_PORT: Final = 50_051
 DEFAULT_WS_PORT: Final = 50_052
 DEFAULT_RESP_PORT: Final = 6_379
 DEFAULT_HTTP_PORT: Final = 9_090
+# The HTTP door. A body: the largest batch as base64 and its fields. All bodies being read share one bound.
+HTTP_BODY_BYTES_MAX: Final = 32 * MIB
+HTTP_BODIES_BYTES_MAX: Final = 128 * MIB
+# Request line and headers together, and the path alone: a queue name of 255 bytes percent-encoded fits four times.
+HTTP_HEAD_BYTES_MAX: Final = 32 * KIB
+HTTP_TARGET_BYTES_MAX: Final = 8 * KIB
+# A body must be there within, and a connection that asks nothing is closed after.
+HTTP_BODY_S_MAX: Final = 60.0
+HTTP_IDLE_S_MAX: Final = 75.0
+# Streams of events (dashboards that are open), each of which costs a page of counts per second.
+HTTP_STREAMS_MAX: Final = 128
+# Queues with series of their own in /metrics; the others are one series together.
+METRICS_QUEUES_MAX: Final = 200
 # What a follower carries to the leader for its doors: an answer must come within, a poll's own wait not counted.
 FORWARD_S: Final = 10.0
 # Requests under way on one connection to the leader before another is opened, and how many of them there may be.

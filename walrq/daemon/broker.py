@@ -164,13 +164,14 @@ class Broker:
         if not self._serving:
             here = _ANSWERED_ANYWHERE | self._elsewhere
             self._handlers = {kind: each if kind in here else self._redirect for kind, each in handlers.items()}
-        elif self._is_alone:
+        elif self.is_alone:
             self._handlers = handlers
         else:
             self._handlers = {kind: self._confirm_first if kind in _READS else each for kind, each in handlers.items()}
 
     @property
-    def _is_alone(self) -> bool:
+    def is_alone(self) -> bool:
+        """Whether this node is the only voter: nobody else can have taken office."""
         voters = self.replica.configuration.voters
         return len(voters) == 1 and self.replica.config.node_id in voters
 

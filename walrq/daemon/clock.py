@@ -39,6 +39,10 @@ class Clock:
         """The monotonic clock alone, ms since some fixed moment of this process."""
         return int(trio.current_time() * 1000)
 
+    def monotonic_s(self) -> float:
+        """The same in seconds, as fine as the machine has it."""
+        return trio.current_time()
+
     def deadline(self, monotonic_ms: int) -> float:
         """The Trio deadline at which `monotonic_ms` has been reached, never earlier.
 

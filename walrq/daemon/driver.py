@@ -54,6 +54,8 @@ class Driver:
     Attributes:
         persister: the thread through which everything that writes to the log goes, one call at a time.
         on_turn: called after every turn (the reaper and the compactor look whether they are needed).
+        on_written: told of each entry the seconds from when it was taken until it was durable here and answered; None
+            while nobody wants to know.
     """
 
     def __init__(self, replica: Replica, storage: Storage, clock: Clock, *, inline: bool, settles: bool) -> None:
@@ -86,6 +88,8 @@ class Driver:
         self.aside = trio.Lock()
         self.persister = Persister()
         self.on_turn: list[Callable[[], None]] = []
+        self.on_written: Callable[[float], None] | None = None
+        self._taken_s = 0.0
         self.turns = 0
 
     # --- peers ----------------------------------------------------------------------------------------------
@@ -263,6 +267,8 @@ class Driver:
         if batch is None:
             return
         self._writing = True
+        if self.on_written is not None:
+            self._taken_s = self._clock.monotonic_s()
         if self._send is not None:
             self._send_out()
         if self._inline and not self.persister.busy:
@@ -294,6 +300,8 @@ class Driver:
         broker.resolve(self._replica.complete(batch))
         broker.flush()
         self._writing = False
+        if self.on_written is not None:
+            self.on_written(self._clock.monotonic_s() - self._taken_s)
         if self._send is not None:
             self._send_out()
         self._tell()

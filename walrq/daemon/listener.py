@@ -99,14 +99,17 @@ class Listener:
         count: Callable[[], int],
         *,
         connections_max: int,
+        refusal: Callable[[str], bytes] | None = None,
     ) -> None:
         """`hand_over(socket, peer)` serves a connection; `count()` says how many there are. `connections_max` may be
-        changed while it runs: connections that are there stay.
+        changed while it runs: connections that are there stay. `refusal(why)` is what one connection too many is told,
+        in the words of the door's protocol; None = the native one.
         """
         self._sock = sock
         self._hand_over = hand_over
         self._count = count
         self.connections_max = connections_max
+        self._refusal = refusal or _native_refusal
         self._reserve: int | None = None
         self._refused = 0
 
@@ -142,7 +145,7 @@ class Listener:
                 self._refuse(sock, f"this node serves {self.connections_max} connections already (max_connections)")
                 continue
             try:
-                _tune(sock)
+                tune(sock)
                 self._hand_over(sock, _join(*address[:2]))
             except OSError as error:
                 # The peer reset it already, or the epoll cannot take another descriptor.
@@ -174,11 +177,9 @@ class Listener:
     def _refuse(self, sock: socket.socket, text: str) -> None:
         """Say why, without waiting, and close."""
         self._refused += 1
-        protocol = ServerConnection(welcome=_nobody)
-        protocol.send_goaway(Code.TOO_MANY_CONNECTIONS, text)
         try:
             sock.setblocking(False)
-            sock.send(protocol.take_output())
+            sock.send(self._refusal(text))
             # What the client sent already would turn our close into a reset, and it would never read the
             # reason.
             sock.shutdown(socket.SHUT_WR)
@@ -191,11 +192,18 @@ class Listener:
             log.warning("connection_refused count=%d: %s", self._refused, text)
 
 
+def _native_refusal(text: str) -> bytes:
+    protocol = ServerConnection(welcome=_nobody)
+    protocol.send_goaway(Code.TOO_MANY_CONNECTIONS, text)
+    return protocol.take_output()
+
+
 def _nobody(hello: object) -> api.Failed:
     return api.Failed(int(Code.TOO_MANY_CONNECTIONS), "refused")
 
 
-def _tune(sock: socket.socket) -> None:
+def tune(sock: socket.socket) -> None:
+    """Set what every accepted connection has: no blocking, no delay, and a probe when it is silent."""
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     # Half-open connections (a client that vanished without a word) are found within about two minutes.

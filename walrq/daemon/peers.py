@@ -338,10 +338,10 @@ class Peers:
         self._driver.nudge()
 
     # --- what clients are told ----------------------------------------------------------------------------
-    def endpoint_of(self, node: str) -> str | None:
-        """Where clients reach a node's native door; None while it has not said so."""
+    def endpoint_of(self, node: str, door: str = "cbor") -> str | None:
+        """Where clients reach a door of a node; None while it has not said so, or has no such door."""
         endpoints = self._endpoints if node == self._node_id else self.mesh.endpoints_of(node)
-        return endpoints.get("cbor")
+        return endpoints.get(door)
 
     @property
     def own_endpoint(self) -> str | None:

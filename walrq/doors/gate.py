@@ -17,20 +17,23 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
+import attrs
 import trio
 
 from walrq import api
 from walrq.client.carrier import Carrier
 from walrq.daemon.broker import Broker
 from walrq.daemon.pollers import PollCall, Port
-from walrq.doors.forwarding import Forwarded, Forwarder, no_leader
-from walrq.errors import Code, WalrqError, from_code
+from walrq.doors.forwarding import Forwarded, Forwarder
+from walrq.errors import Code, Draining, WalrqError, from_code
 from walrq.ids import open_receipt
 from walrq.protocol.requests import Incoming
 from walrq.queues import commands, reads
 
 log = logging.getLogger("walrq.gate")
 
+# A confirmation takes a round trip between nodes; who waits longer for it reads what is here.
+_CONFIRM_S: Final = 1.0
 # What concerns the asked node alone: answered by it whoever leads.
 LOCAL: Final = frozenset({api.Ping, api.Stats, api.ClusterStatus, api.BackupBegin, api.BackupRead, api.BackupEnd})
 
@@ -56,48 +59,65 @@ class Gate:
         """Too much is in flight in all: read no more requests until some of it is answered."""
         return self._broker.saturated
 
-    async def call(self, request: api.Request, *, principal: Any = None, size: int = 0) -> api.Reply:
+    async def call(
+        self, request: api.Request, *, principal: Any = None, size: int = 0, mark: Mark | None = None
+    ) -> api.Reply:
         """The reply to one request. Cancelled, it leaves nothing parked and nothing leased.
-
-        `principal` is who asks, None where nobody is asked who he is; `size` the bytes the request holds in memory.
 
         A request that was turned away because the office moved did not happen: it goes on to the new leader, a poll
         with what is left of its wait.
+
+        Args:
+            principal: who asks, None where nobody is asked who he is.
+            size: the bytes that the request holds in memory.
+            mark: its place in a session; only the leader takes those.
 
         Raises:
             WalrqError: what was refused, or is not known.
         """
         broker = self._broker
         until_ms = broker.clock.monotonic_ms() + request.wait_ms if isinstance(request, api.Poll) else 0
-        led = True
+        here = True
         while True:
-            here, led = led, self.leads
-            reply = await self._once(request, size)
+            if mark is not None and not self.leads:
+                raise broker.not_leader()
+            desk = Desk(self, mark)
+            was_here, here = here, self.leads
+            try:
+                reply = await desk.call(request, size)
+            finally:
+                desk.close()
             if type(reply) is not api.Failed:
                 return reply
-            if reply.code != Code.NOT_LEADER or not here:
+            if reply.code != Code.NOT_LEADER or mark is not None or not was_here:
                 raise from_code(reply.code, reply.text, reply.details)
             if isinstance(request, api.Poll):
                 left_ms = max(0, until_ms - broker.clock.monotonic_ms())
                 request = api.Poll(request.queues, request.max_messages, request.visibility_ms, left_ms, request.worker)
 
-    async def _once(self, request: api.Request, size: int) -> api.Reply:
-        caller = _Caller()
-        self.opened(caller)
+    async def confirm(self) -> bool:
+        """Whether the state here has, by now, all that was acknowledged before this was called: *consistent*.
+
+        False when nobody could tell within a moment: then what is read here is *local*.
+        """
+        broker = self._broker
+        if broker.is_alone:
+            return True
+        answered = trio.Event()
+        found = False
+
+        def decided(confirmed: bool) -> None:
+            nonlocal found
+            found = confirmed
+            answered.set()
+
         try:
-            self.begin_turn()
-            self.submit(caller, Incoming(1, None, None, request, size))
-            await caller.answered.wait()
-        except BaseException:
-            # Cancelled, perhaps in the very turn in which the answer came.
-            if type(caller.result) is api.Polled:
-                self.give_back(caller.result)
-            raise
-        finally:
-            caller.open = caller.takes_leases = False
-            self.closed(caller)
-        assert caller.result is not None
-        return caller.result
+            broker.confirm(decided)
+        except WalrqError:
+            return False
+        with trio.move_on_after(_CONFIRM_S):
+            await answered.wait()
+        return found
 
     # --- connection objects ---------------------------------------------------------------------------------
     def opened(self, port: Port) -> None:
@@ -175,7 +195,7 @@ class Gate:
 
         try:
             if self._broker.draining:
-                raise no_leader()
+                raise Draining("the node is stopping and takes no new work")
             carrier = self._carriers.get(port)
             if carrier is None or carrier.closed:
                 carrier = self._carriers[port] = self._forwarder.carrier()
@@ -188,32 +208,84 @@ class Gate:
             self._forwarded.setdefault(port, set()).add(forwarded)
 
 
-class _Caller:
-    """A port with one request and a task that waits for its reply.
+@attrs.frozen
+class Mark:
+    """A request's place in a session (docs/sessions): see `protocol.requests.Incoming`."""
 
-    Attributes:
-        answered: set once `result` is there.
-        result: the reply.
-    """
+    session: int
+    sequence: int
+    lowest: int
 
-    __slots__ = ("answered", "open", "result", "takes_leases", "waiting")
 
-    session: Final = None
+class Desk:
+    """A port whose requests each have a task that waits: `call` them, and `close` it in the end."""
+
+    __slots__ = ("_gate", "_mark", "_number", "_waiting", "open", "takes_leases", "waiting")
+
     congested: Final = False
 
-    def __init__(self) -> None:
+    def __init__(self, gate: Gate, mark: Mark | None = None) -> None:
+        self._gate = gate
+        self._mark = mark
+        self._number = 0
+        # Whom to wake with the reply of which request.
+        self._waiting: dict[int, _Slip] = {}
         self.open = True
         self.takes_leases = True
         self.waiting: set[PollCall] = set()
-        self.answered = trio.Event()
-        self.result: api.Reply | None = None
+        gate.opened(self)
+
+    @property
+    def session(self) -> int | None:
+        """The session that its requests belong to."""
+        return None if self._mark is None else self._mark.session
+
+    async def call(self, request: api.Request, size: int = 0) -> api.Reply:
+        """The reply; cancelled, what it leased is given back, and `close` ends what is parked."""
+        self._number = number = self._number + 1
+        slip = self._waiting[number] = _Slip()
+        mark = self._mark
+        gate = self._gate
+        try:
+            gate.begin_turn()
+            if mark is None:
+                gate.submit(self, Incoming(number, None, None, request, size))
+            else:
+                gate.submit(self, Incoming(number, mark.sequence, mark.lowest, request, size))
+            await slip.answered.wait()
+        except BaseException:
+            # Cancelled, perhaps in the very turn in which the answer came.
+            if type(slip.reply) is api.Polled and mark is None:
+                gate.give_back(slip.reply)
+            raise
+        finally:
+            self._waiting.pop(number, None)
+        assert slip.reply is not None
+        return slip.reply
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        self.open = self.takes_leases = False
+        self._gate.closed(self)
 
     def reply(self, id: int, reply: api.Reply, size: int) -> None:
-        """Wake the task."""
-        if self.open:
-            self.result = reply
-            self.answered.set()
+        """Wake who waits."""
+        slip = self._waiting.get(id)
+        if slip is not None and self.open:
+            slip.reply = reply
+            slip.answered.set()
 
     def reply_lease(self, id: int, reply: api.Polled, size: int, targets: Sequence[commands.Target]) -> None:
-        """Wake the task, which gives the lease back unless it takes it."""
-        self.reply(id, reply, size)
+        """Wake who waits; he gives the lease back unless he takes it."""
+        if id in self._waiting and self.open:
+            self.reply(id, reply, size)
+        else:
+            self._gate.give_back(reply)
+
+
+class _Slip:
+    __slots__ = ("answered", "reply")
+
+    def __init__(self) -> None:
+        self.answered = trio.Event()
+        self.reply: api.Reply | None = None
