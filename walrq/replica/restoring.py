@@ -21,9 +21,9 @@ from walrq.queues.machine import Machine
 from walrq.queues.reads import lost_messages
 from walrq.raft.entries import Entry, Kind
 from walrq.raft.messages import Message, RecordsReply, RecordsRequest
+from walrq.sparse.restoring import Restorer
 from walrq.storage.record import Record
 from walrq.storage.storage import Storage
-from walrq.storage.transfer import Restorer
 
 # Asked for at once; a reply has fewer if they are large.
 ASKED_MAX = 256

@@ -1,7 +1,7 @@
 """Snapshots on their way between nodes: what a leader reads, what a follower stores and puts in place.
 
 The bytes of a stream are eight bytes of `base` (up to there the follower keeps its own log), then those of
-`walrq.storage.transfer`. A stream's bytes never change: they are read from a pin, which holds one snapshot and the
+`walrq.sparse`. A stream's bytes never change: they are read from a pin, which holds one snapshot and the
 records that are live in it, as long as somebody receives them.
 
 What died since the snapshot is left out. A follower that installs it therefore has messages without bodies, until it
@@ -20,8 +20,9 @@ from walrq.queues.image import live_in, load
 from walrq.queues.machine import Machine
 from walrq.raft.snapshots import Chunk, ChunkWanted
 from walrq.replica.config import ReplicaConfig
+from walrq.sparse.installing import Installer
+from walrq.sparse.outgoing import Outgoing
 from walrq.storage.storage import Pin, Storage
-from walrq.storage.transfer import Installer, Outgoing
 
 BASE_BYTES = 8
 

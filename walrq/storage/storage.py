@@ -13,6 +13,9 @@ from typing import Self
 import attrs
 
 from walrq.errors import CorruptRecord, DataDirInvalid, DataDirLocked, Reclaimed, StorageError, WalrqError
+from walrq.sparse.installing import Installer
+from walrq.sparse.outgoing import Outgoing
+from walrq.sparse.restoring import Restorer
 from walrq.storage import identity
 from walrq.storage.config import StorageConfig
 from walrq.storage.disk import Disk
@@ -24,7 +27,6 @@ from walrq.storage.record import Record
 from walrq.storage.recovery import keep_aside_if_room
 from walrq.storage.segment import Extent, Hold
 from walrq.storage.snapshot import SnapshotReader, SnapshotStore, SnapshotWriter, manifest_number, pages_name
-from walrq.storage.transfer import Installer, Outgoing, Restorer
 from walrq.storage.wal import Wal
 
 
