@@ -171,6 +171,7 @@ SETTINGS: Final = (
     ("--ws-listen", "HOST:PORT", "WebSocket door, for browsers.  [none]"),
     ("--resp-listen", "HOST:PORT", "Door for clients of Redis.  [none]"),
     ("--http-listen", "HOST:PORT", "HTTP door: JSON API, metrics, dashboard.  [none]"),
+    ("--allowed-origins", "LIST", "Pages let in beside the node's own, https://HOST[:PORT],...  [none]"),
     (
         "--peer-listen",
         "HOST:PORT",

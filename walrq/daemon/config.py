@@ -115,6 +115,22 @@ def _addresses(value: Any) -> tuple[str, ...]:
     return found
 
 
+_ORIGINS_MAX: Final = 64
+
+
+def _origins(value: Any) -> tuple[str, ...]:
+    """Web origins as browsers write them, lower case; `*` is any, `null` pages that have none."""
+    found = tuple(dict.fromkeys(_text(each).lower() for each in _texts(value)))
+    if len(found) > _ORIGINS_MAX:
+        raise ValueError(f"names {len(found)} origins, at most {_ORIGINS_MAX} are read")
+    for origin in found:
+        scheme, separator, host = origin.partition("://")
+        whole = scheme in ("http", "https") and separator and host and not set(host) & set("/?#@ ")
+        if origin not in ("*", "null") and not whole:
+            raise ValueError(f"names {origin!r}, which is no origin: must be https://HOST[:PORT], null or *")
+    return found
+
+
 def _bootstrap(value: Any) -> tuple[tuple[str, str], ...]:
     """The first members, (node id, address), by name: whatever order they are listed in, they are the same group."""
     found: dict[str, str] = {}
@@ -259,6 +275,7 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "ws_listen": parse_address,
     "resp_listen": parse_address,
     "http_listen": parse_address,
+    "allowed_origins": _origins,
     "peer_listen": parse_address,
     "advertise": _reachable,
     "bootstrap": _bootstrap,
@@ -328,6 +345,7 @@ class Config:
         log_level, log_format: what goes to standard error, and how.
         front: what carries TCP: "reactor", "stream", or "auto" (reactor where the system has epoll).
         ws_listen, resp_listen, http_listen: (host, port) of the other doors; None = it stays shut.
+        allowed_origins: origins of pages that may use the doors, beside those of the node's own host; "*" = any.
         peer_listen: (host, port) for the other nodes of a cluster; None = this node has no peers.
         advertise: "host:port" at which they reach it; None = `peer_listen`.
         bootstrap: the first members of a new cluster, (node id, address) each; () = none is begun.
@@ -357,6 +375,7 @@ class Config:
     ws_listen: tuple[str, int] | None = None
     resp_listen: tuple[str, int] | None = None
     http_listen: tuple[str, int] | None = None
+    allowed_origins: tuple[str, ...] = ()
     peer_listen: tuple[str, int] | None = None
     advertise: str | None = None
     bootstrap: tuple[tuple[str, str], ...] = ()
@@ -503,7 +522,7 @@ class Config:
             return None if value is None else format_address(*value)
         if name == "bootstrap":
             return ",".join(f"{node}={address}" for node, address in value) or None
-        if name == "join":
+        if name in ("join", "allowed_origins"):
             return ",".join(value) or None
         if name == "cluster_secret":
             return None if value is None else SECRET_SHOWN

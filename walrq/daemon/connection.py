@@ -67,6 +67,7 @@ class Connection:
         "_rest",
         "_sent",
         "_stalled_since_ms",
+        "_submit",
         "_undelivered",
         "bytes_in_flight",
         "client_ended",
@@ -89,9 +90,12 @@ class Connection:
         peer: str,
         now_ms: int,
         on_output: Callable[[Connection], None],
+        protocol: type[ServerConnection] = ServerConnection,
     ) -> None:
-        self._protocol = ServerConnection(welcome=welcome)
+        """`protocol`: what its frames are written in."""
+        self._protocol = protocol(welcome=welcome)
         self._broker = broker
+        self._submit: Callable[[Connection, Incoming], None] = broker.submit
         self._on_output = on_output
         self.peer = peer
         self.session: int | None = None
@@ -151,6 +155,19 @@ class Connection:
         self._undelivered.append((self._queued, targets))
         self._on_output(self)
 
+    # --- what a door of its own may do otherwise ------------------------------------------------------------
+    def _stop_waiting(self) -> None:
+        """Its parked polls end: nothing is leased for them any more."""
+        self._broker.polls.drop_waiting(self)
+
+    def _ended(self) -> None:
+        """No reply can reach it any more."""
+        self._broker.closed(self)
+
+    def _undo(self, targets: Sequence[Target]) -> None:
+        """Free what a poll reply that never left had leased."""
+        self._broker.undo(targets)
+
     # --- the front's side: bytes in -----------------------------------------------------------------------
     @property
     def reading(self) -> bool:
@@ -165,7 +182,7 @@ class Connection:
     def receive(self, data: bytes, now_ms: int) -> None:
         """Handle what the client sent."""
         self._broker.begin_turn()
-        submit = self._broker.submit
+        submit = self._submit
         events = self._protocol.receive(data)
         self.partial = self._protocol.frames.partial
         for event in events:
@@ -201,7 +218,7 @@ class Connection:
         """Take no more input: parked polls end, what else is in flight is answered, then it is over."""
         self.ending = True
         self.takes_leases = False
-        self._broker.polls.drop_waiting(self)
+        self._stop_waiting()
         self._on_output(self)
 
     def _end(self, error: WalrqError | None) -> None:
@@ -211,7 +228,7 @@ class Connection:
         self.open = False
         if error is not None:
             log.info("connection_refused peer=%s code=%s: %s", self.peer, error.code.name, error.text)
-        self._broker.closed(self)
+        self._ended()
 
     # --- the front's side: bytes out ----------------------------------------------------------------------
     def _collect(self) -> None:
@@ -265,10 +282,10 @@ class Connection:
         self.open = False
         self.takes_leases = False
         self._protocol.close()
-        self._broker.closed(self)
+        self._ended()
         undelivered = self._undelivered
         while undelivered:
-            self._broker.undo(undelivered.popleft()[1])
+            self._undo(undelivered.popleft()[1])
         self._chunks.clear()
         self._rest = _EMPTY
         self.unsent = 0

@@ -348,11 +348,11 @@ class Peers:
         """Where clients reach this node's native door."""
         return self._endpoints.get("cbor")
 
-    def nodes(self) -> tuple[api.NodeAt, ...]:
-        """All members whose native door is known."""
+    def nodes(self, door: str = "cbor") -> tuple[api.NodeAt, ...]:
+        """All members whose door of that name is known."""
         found = []
         for node in sorted(self._replica.configuration.nodes):
-            endpoint = self.endpoint_of(node)
+            endpoint = self.endpoint_of(node, door)
             if endpoint is not None:
                 found.append(api.NodeAt(node, endpoint))
         return tuple(found)

@@ -19,6 +19,7 @@ from walrq.daemon.connection import Connection, input_overload
 from walrq.errors import Code
 from walrq.limits import IN_FLIGHT_BYTES_MAX
 from walrq.protocol.handshake import Hello, Welcome
+from walrq.protocol.server import ServerConnection
 
 log = logging.getLogger("walrq.stream_front")
 
@@ -28,27 +29,38 @@ _SWEEP_S: Final = 1.0
 _LAST_SEND_S: Final = 1.0
 
 
-class _Served(Connection):
+class StreamConnection(Connection):
     """A connection and the events its two tasks sleep on."""
 
     __slots__ = ("hurry", "may_read", "outgoing", "sending")
 
-    may_read: trio.Event
-    outgoing: trio.Event
-    sending: bool
-    # Set when it begins to run against a deadline.
-    hurry: trio.Event
+    def __init__(
+        self,
+        broker: Broker,
+        welcome: Callable[[Hello], Welcome | api.Failed],
+        *,
+        peer: str,
+        now_ms: int,
+        on_output: Callable[[Connection], None],
+        protocol: type[ServerConnection] = ServerConnection,
+    ) -> None:
+        super().__init__(broker, welcome, peer=peer, now_ms=now_ms, on_output=on_output, protocol=protocol)
+        self.may_read = trio.Event()
+        self.outgoing = trio.Event()
+        self.sending = False
+        # Set when it begins to run against a deadline.
+        self.hurry = trio.Event()
 
 
 class StreamFront:
-    """See the module."""
+    """See the module. Doors with streams of their own are made of it: `make` gives another kind of connection."""
 
     def __init__(self, broker: Broker, clock: Clock, welcome: Callable[[Hello], Welcome | api.Failed]) -> None:
         self._broker = broker
         self._clock = clock
         self._welcome = welcome
-        self._served: set[_Served] = set()
-        self._dirty: set[_Served] = set()
+        self._served: set[StreamConnection] = set()
+        self._dirty: set[StreamConnection] = set()
         self._room = trio.Event()
         self._sent = trio.Event()
         self._last_input_ms = 0
@@ -70,19 +82,19 @@ class StreamFront:
             task_status.started()
             await trio.sleep_forever()
 
-    async def serve(self, stream: trio.abc.Stream, peer: str) -> None:
-        """Serve one connection to its end, then close `stream`."""
-        connection = _Served(
+    def make(self, stream: trio.abc.Stream, peer: str) -> StreamConnection:
+        """The connection object for `stream`."""
+        return StreamConnection(
             self._broker,
             self._welcome,
             peer=peer,
             now_ms=self._clock.monotonic_ms(),
             on_output=self._dirty.add,  # type: ignore[arg-type]  # called with this very connection
         )
-        connection.may_read = trio.Event()
-        connection.outgoing = trio.Event()
-        connection.sending = False
-        connection.hurry = trio.Event()
+
+    async def serve(self, stream: trio.abc.Stream, peer: str) -> None:
+        """Serve one connection to its end, then close `stream`."""
+        connection = self.make(stream, peer)
         self._served.add(connection)
         try:
             async with trio.open_nursery() as nursery:
@@ -103,7 +115,7 @@ class StreamFront:
             self._sent.set()
             await trio.aclose_forcefully(stream)
 
-    async def _linger(self, connection: _Served, stream: trio.abc.Stream) -> None:
+    async def _linger(self, connection: StreamConnection, stream: trio.abc.Stream) -> None:
         """Everything is said. Closing while the client still sends may reset the connection, and it would
         never read why it was sent away; so its input is thrown away for a moment.
         """
@@ -115,7 +127,7 @@ class StreamFront:
             while await stream.receive_some(_READ_BYTES):
                 pass
 
-    async def _read(self, connection: _Served, stream: trio.abc.Stream) -> None:
+    async def _read(self, connection: StreamConnection, stream: trio.abc.Stream) -> None:
         while not connection.ending:
             if not connection.reading:
                 connection.may_read = trio.Event()
@@ -140,7 +152,7 @@ class StreamFront:
             if connection.has_deadline:
                 connection.hurry.set()
 
-    def _bound_partial(self, connection: _Served) -> None:
+    def _bound_partial(self, connection: StreamConnection) -> None:
         """Unfinished frames of all connections together stay bounded: who outgrows the bound is sent away."""
         if connection.partial < _READ_BYTES:
             return
@@ -151,7 +163,7 @@ class StreamFront:
             connection.go_away(error.code, error.text)
             connection.end()
 
-    async def _write(self, connection: _Served, stream: trio.abc.Stream) -> None:
+    async def _write(self, connection: StreamConnection, stream: trio.abc.Stream) -> None:
         while True:
             output = connection.output()
             if output:
@@ -171,7 +183,7 @@ class StreamFront:
                 connection.outgoing = trio.Event()
                 await connection.outgoing.wait()
 
-    async def _watch(self, connection: _Served, stream: trio.abc.Stream) -> None:
+    async def _watch(self, connection: StreamConnection, stream: trio.abc.Stream) -> None:
         """Close the connection once it is overdue; asleep while it runs against no deadline."""
         while True:
             if not connection.has_deadline:
