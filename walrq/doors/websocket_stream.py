@@ -167,12 +167,8 @@ class WebSocketStream(trio.abc.HalfCloseableStream):
     def _grow(self, event: TextMessage | BytesMessage, frames: list[bytes]) -> None:
         text = isinstance(event, TextMessage)
         if text is not self._text:
-            self._say_goodbye(
-                CloseReason.UNSUPPORTED_DATA,
-                "this subprotocol has text messages only"
-                if self._text
-                else "this subprotocol has binary messages only",
-            )
+            spoken = "text" if self._text else "binary"
+            self._say_goodbye(CloseReason.UNSUPPORTED_DATA, f"this subprotocol has {spoken} messages only")
             return
         data = event.data.encode() if isinstance(event.data, str) else event.data
         message = self._message
@@ -183,9 +179,10 @@ class WebSocketStream(trio.abc.HalfCloseableStream):
             self._growing.bytes += len(data)
             self._unfinished = True
             if not event.message_finished and self._growing.bytes > IN_FLIGHT_BYTES_MAX:
+                held = self._growing.bytes
                 self._say_goodbye(
                     CloseReason.TRY_AGAIN_LATER,
-                    f"unfinished messages hold {self._growing.bytes} bytes in all, at most {IN_FLIGHT_BYTES_MAX} are kept",
+                    f"unfinished messages hold {held} bytes in all, at most {IN_FLIGHT_BYTES_MAX} are kept",
                 )
                 return
             whole = bytes(message) if event.message_finished else b""
