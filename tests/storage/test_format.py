@@ -96,7 +96,7 @@ def test_format_and_hard_state_are_as_the_page_says() -> None:
     storage.set_hard_state(HardState(term=7, vote="b", node_id="a", cluster_id="c", disk_uuid=uuid))
     storage.close(clean=True)
     lines = disk.content("data/FORMAT").decode("ascii")
-    text = f"walrq storage 2\n{uuid.hex()}\n"
+    text = f"walrq storage 3\n{uuid.hex()}\n"
     data = disk.content("data/hard-state")
     length = number(data, 12, 4)
 

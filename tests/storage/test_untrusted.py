@@ -335,7 +335,7 @@ def test_nothing_is_said_of_a_sound_disk() -> None:
 def test_another_directorys_format_is_refused() -> None:
     """A version that this walrq does not know."""
     disk = lived()
-    text = disk.content("data/FORMAT").replace(b"storage 2", b"storage 3")
+    text = disk.content("data/FORMAT").replace(b"storage 3", b"storage 4")
     disk.overwrite("data/FORMAT", 0, text)
     with pytest.raises(DataDirInvalid):
         opened(disk)

@@ -6,6 +6,7 @@ It is written whole beside the log and takes its place by a rename.
     outgoing     a snapshot and its live records as bytes for another node
     installing   the other end: both take the place of what was there
     restoring    single records that another node still has, in the places of lost ones
+    rewriting    neighbouring segments as one, without what is dead in them
 
 Blocking, below `Storage`, which makes them all. Knows neither roles nor verbs.
 """

@@ -13,12 +13,15 @@ from typing import Final
 import attrs
 
 from walrq.errors import CorruptRecord, StorageError
+from walrq.limits import RAFT_SNAPSHOT_WINDOW_BYTES
 from walrq.sparse import items
 from walrq.storage.manifest import Manifest, PageAt, hash_of
 from walrq.storage.segment import Extent
 from walrq.storage.wal import Wal
 
 _CHECKPOINT_BYTES: Final = 256 * 1024
+# What a receiver that missed something asks for again.
+_SENT_BYTES: Final = 2 * RAFT_SNAPSHOT_WINDOW_BYTES
 
 
 @attrs.frozen
@@ -34,8 +37,10 @@ class _Place:
 class Outgoing:
     """What a fixed pin holds, for a receiver that has everything up to `after`. Made by `Storage.stream`.
 
-    Reads block, from one thread at a time. The bytes stay the same as long as the pin is held, so a stream goes on
-    from any offset. Memory: some bytes for each stretch of live records.
+    Reads block, from one thread at a time. It holds the snapshot's pages, but no records: they are looked up when it is
+    their turn, and what died meanwhile is left out. So a stream goes on from any offset of the last few megabytes, and
+    from an earlier one only if the log was not written anew since. Memory: those bytes, and some for each stretch of
+    live records.
 
     Attributes:
         lost: live records that are damaged here and were left out; ascending, as far as was read.
@@ -51,15 +56,18 @@ class Outgoing:
         is_live: Callable[[int, int], bool],
     ) -> None:
         self._wal = wal
-        self._extents = extents
         self._read_page = read_page
         self._pages = sorted(manifest.pages.items(), key=lambda item: (item[1].file, item[1].offset))
-        # Of each stretch of live records: its extent, first and last index.
-        self._runs = tuple(array.array("Q") for _ in range(3))
-        for number, extent in enumerate(extents):
+        # Of each stretch of live records: first and last index.
+        self._runs = array.array("Q"), array.array("Q")
+        for extent in extents:
             first = max(after + 1, extent.first_index)
             if first <= extent.last_index:
-                self._note_live(number, first, extent.last_index, is_live)
+                self._note_live(first, extent.last_index, is_live)
+        # The state of the log to which the checkpoints belong.
+        self._changes = self._wal.changes
+        # The last bytes that were read, up to `_offset`.
+        self._sent = bytearray()
         self.lost: list[int] = []
         self._checkpoints: list[tuple[int, _Place]] = [(0, _Place(0, 0, 0, 0))]
         self._offset = 0
@@ -67,10 +75,10 @@ class Outgoing:
         self._items = self._walk(self._checkpoints[0][1])
         self._buffer = bytearray()
 
-    def _note_live(self, number: int, first: int, last: int, is_live: Callable[[int, int], bool]) -> None:
+    def _note_live(self, first: int, last: int, is_live: Callable[[int, int], bool]) -> None:
         """Halve the span until each part is live or dead as a whole: as many questions as there are live records."""
         spans = [(first, last)]
-        numbers, firsts, lasts = self._runs
+        firsts, lasts = self._runs
         while spans:
             low, high = spans.pop()
             if not is_live(low, high):
@@ -78,10 +86,9 @@ class Outgoing:
             if low < high:
                 middle = (low + high) // 2
                 spans += [(middle + 1, high), (low, middle)]
-            elif lasts and numbers[-1] == number and lasts[-1] == low - 1:
+            elif lasts and lasts[-1] == low - 1:
                 lasts[-1] = low
             else:
-                numbers.append(number)
                 firsts.append(low)
                 lasts.append(low)
 
@@ -89,11 +96,16 @@ class Outgoing:
         """(bytes from `offset` on, at most `bytes_max`; whether the stream ends behind them).
 
         Raises:
-            StorageError: the disk failed, the offset lies behind the end, or the log was replaced meanwhile.
+            StorageError: the disk failed, the offset lies behind the end, or the log was replaced meanwhile, or written
+                anew since the offset was read for the first time: begin another stream.
             CorruptRecord: a page is damaged.
         """
         try:
-            if offset != self._offset:
+            again = self._offset - offset
+            if 0 < again <= len(self._sent):
+                start = len(self._sent) - again
+                return bytes(self._sent[start : start + bytes_max]), False
+            if again:
                 self._seek(offset)
             # One byte more than is asked for tells whether this is the end.
             more = self._fill(bytes_max + 1)
@@ -102,6 +114,8 @@ class Outgoing:
         data = bytes(self._buffer[:bytes_max])
         del self._buffer[:bytes_max]
         self._offset += len(data)
+        self._sent += data
+        del self._sent[: max(0, len(self._sent) - _SENT_BYTES)]
         return data, not more and not self._buffer
 
     def _fill(self, size: int) -> bool:
@@ -114,6 +128,9 @@ class Outgoing:
 
     def _seek(self, offset: int) -> None:
         """Walk again from the last checkpoint before the offset."""
+        if self._changes != self._wal.changes:
+            raise StorageError(f"the log was written anew since offset {offset} of the stream was read")
+        self._sent.clear()
         start, place = self._checkpoints[bisect_right(self._checkpoints, offset, key=lambda found: found[0]) - 1]
         self._items = self._walk(place)
         self._buffer.clear()
@@ -126,11 +143,11 @@ class Outgoing:
             self._offset += skipped
 
     def _walk(self, place: _Place) -> Iterator[bytes]:
-        numbers, firsts, lasts = self._runs
+        firsts, lasts = self._runs
         records = place.records
-        for run in range(place.run, len(numbers)):
+        for run in range(place.run, len(firsts)):
             first = max(firsts[run], place.index)
-            for index, record in self._wal.read_stretch(self._extents[numbers[run]], first, lasts[run]):
+            for index, record in self._wal.read_span(first, lasts[run]):
                 if record is None:
                     if not self.lost or index > self.lost[-1]:
                         self.lost.append(index)
@@ -142,7 +159,7 @@ class Outgoing:
                 )
         for number in range(place.page, len(self._pages)):
             key, at = self._pages[number]
-            self._check(_Place(len(numbers), 0, number, records))
+            self._check(_Place(len(firsts), 0, number, records))
             page = self._read_page(at, at.length, 0)
             if hash_of(page) != at.hash:
                 raise CorruptRecord(f"page {key.hex()} of the snapshot is damaged")

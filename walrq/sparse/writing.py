@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -20,7 +20,18 @@ _BUFFER_BYTES: Final = 1 << 20
 class SparseWriter:
     """One or several sparse segments, in the order of their records."""
 
-    def __init__(self, disk: Disk, directory: str, wal: Wal, disk_uuid: bytes, segment_bytes: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        wal: Wal,
+        disk_uuid: bytes,
+        segment_bytes: int,
+        *,
+        name_of: Callable[[int], str] = staged_name,
+    ) -> None:
+        """`segment_bytes`: a record that does not fit begins another one. `name_of`: their names, by first index."""
+        self._name_of = name_of
         self._disk = disk
         self._directory = directory
         self._wal = wal
@@ -51,7 +62,7 @@ class SparseWriter:
     def begin(self, first_index: int) -> Identity:
         """Start a segment. OSError."""
         made = Identity(self._disk_uuid, self._wal.next_incarnation(), first_index, 0, sparse=True)
-        self._handle = self._disk.open(f"{self._directory}/{staged_name(first_index)}", create=True)
+        self._handle = self._disk.open(f"{self._directory}/{self._name_of(first_index)}", create=True)
         self._identity = made
         self._written = RECORDS_START
         self._crc = seed_of(made.incarnation)
@@ -62,6 +73,17 @@ class SparseWriter:
             self._disk.pwrite(self._handle, bytes(self._buffer), self._written)
             self._written += len(self._buffer)
             self._buffer.clear()
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the segment under way."""
+        return self._written + len(self._buffer)
+
+    def sync(self) -> None:
+        """Sync what was written so far, so that the end need not sync all of it. OSError."""
+        if self._handle >= 0:
+            self._flush()
+            self._disk.fdatasync(self._handle)
 
     def end(self, last_index: int) -> None:
         """Close the segment, which covers all indexes up to `last_index`; durable but for its name. OSError."""
@@ -89,11 +111,11 @@ class SparseWriter:
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translated(what: str = "the snapshot that is being received") -> Iterator[None]:
     """OSError as what storage raises."""
     try:
         yield
     except OSError as error:
         if error.errno in FULL_ERRNOS:
-            raise DiskFull("the disk is full: no room for the snapshot that is being received") from error
-        raise StorageError(f"the snapshot could not be received: {error.strerror or error}") from error
+            raise DiskFull(f"the disk is full: no room for {what}") from error
+        raise StorageError(f"{what} could not be written: {error.strerror or error}") from error

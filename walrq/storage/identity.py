@@ -1,10 +1,10 @@
 """The file `FORMAT`: which version of the layout a data directory has, and the uuid of its disk.
 
-Three lines of text: `walrq storage 2`, the uuid in hex, and the CRC-32C of the two lines before in hex. It is
+Three lines of text: `walrq storage 3`, the uuid in hex, and the CRC-32C of the two lines before in hex. It is
 written before anything else is, so a directory without it holds nothing of ours.
 
-Version 1 is the same without sparse segments and installed snapshots; such a directory is taken as it is, and called
-2 before the first of these is made.
+Version 1 is the same without sparse segments and installed snapshots, version 2 without records that were thinned; such
+a directory is taken as it is, and called 3 before the first of these is made.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from walrq.storage.disk import Disk, read_file, write_file_atomically
 NAME: Final = "FORMAT"
 LOCK_NAME: Final = "LOCK"
 DIRECTORIES: Final = ("wal", "snapshots", "quarantine")
-VERSION: Final = 2
-_VERSIONS_READ: Final = ("1", "2")
+VERSION: Final = 3
+_VERSIONS_READ: Final = ("1", "2", "3")
 _FIRST: Final = "walrq storage "
 # May be there before the first start is complete.
 _HARMLESS: Final = frozenset({*DIRECTORIES, LOCK_NAME, f"{NAME}.tmp", "lost+found"})
@@ -66,7 +66,7 @@ def _read(disk: Disk, data_dir: str) -> tuple[str, bytes]:
     version = lines[0].removeprefix(_FIRST)
     intact = len(lines) == 4 and _check(f"{lines[0]}\n{lines[1]}\n") == f"{lines[2]}\n{lines[3]}"
     if version not in _VERSIONS_READ and intact:
-        known = " and ".join(_VERSIONS_READ)
+        known = ", ".join(_VERSIONS_READ)
         raise DataDirInvalid(f"{data_dir} has storage format {version}, this version of walrq reads formats {known}")
     if not intact:
         raise DataDirInvalid(f"{data_dir}/{NAME} is damaged; nothing was changed")

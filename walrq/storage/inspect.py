@@ -22,7 +22,7 @@ from walrq.storage.manifest import Install, Manifest, decode_manifest
 from walrq.storage.opening import is_void, survey
 from walrq.storage.record import Found
 from walrq.storage.recovery import judge_end, scan_file
-from walrq.storage.segment import Header, number_in, read_header, staged_number_in
+from walrq.storage.segment import Header, number_in, read_header, staged_number_in, superseded
 from walrq.storage.snapshot import SnapshotReader, manifest_number
 
 
@@ -211,8 +211,9 @@ def _log_headers(disk: Disk, data_dir: str, install: Install | None) -> Iterator
             continue
         if (first_index, header.identity.incarnation) in install.segments:
             found.append((first_index, name, header))
-    for _, name, header in sorted(found, key=lambda item: item[:2]):
-        yield name, header
+    found.sort(key=lambda item: item[:2])
+    void = superseded([(name, header) for _, name, header in found if header is not None])
+    yield from ((name, header) for _, name, header in found if name not in void)
 
 
 def _is_behind_base(found: Finding, header: Header, install: Install | None) -> bool:

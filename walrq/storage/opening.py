@@ -34,11 +34,13 @@ from walrq.storage.segment import (
     Header,
     Identity,
     Segment,
+    is_rewritten,
     number_in,
     read_header,
     seal,
     segment_name,
     staged_number_in,
+    superseded,
 )
 from walrq.storage.wal import Wal
 
@@ -101,7 +103,7 @@ def open_wal(
     )
     names = disk.list_directory(opening.directory)
     free, next_number = _free_files(opening, names, config.segment_bytes)
-    headers = _headers(opening, names)
+    headers = _without_superseded(opening, _headers(opening, names), names)
     segments, last_scan, last_header = _segments(opening, headers, snapshot_index, clean=clean)
     _find_gaps(opening, segments, snapshot_index)
     ends: list[Finding] = []
@@ -338,6 +340,19 @@ def _headers(opening: _Opening, names: list[str]) -> list[tuple[str, Header]]:
             opening.incarnation = max(opening.incarnation, header.identity.incarnation)
             found.append((name, header))
     return found
+
+
+def _without_superseded(
+    opening: _Opening, headers: list[tuple[str, Header]], names: list[str]
+) -> list[tuple[str, Header]]:
+    """Clear away what a rewrite left at a crash: what it had not finished, or what it had taken in."""
+    void = superseded(headers)
+    for name in [*void, *filter(is_rewritten, names)]:
+        opening.disk.unlink(f"{opening.directory}/{name}")
+    if void:
+        # The names first: an old segment must not come back once the one that took it in is given back.
+        opening.disk.fsync_directory(opening.directory)
+    return [(name, header) for name, header in headers if name not in void]
 
 
 def _quarantine(

@@ -94,6 +94,14 @@ class SegmentPool:
         self._free.extend(self._returned)
         self._returned.clear()
 
+    def trim(self) -> bool:
+        """Remove all files beyond the reserve; whether there were any. OSError."""
+        beyond = self._free[: max(0, len(self._free) - self._reserve)]
+        for path in beyond:
+            self._disk.unlink(path)
+        del self._free[: len(beyond)]
+        return bool(beyond)
+
     def replenish(self, *, spare: int) -> bool:
         """Create files until there are `spare` beside the reserve; False if there is no room. OSError."""
         created = False

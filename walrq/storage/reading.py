@@ -34,6 +34,7 @@ class LogReader:
 
     def __init__(self, disk: Disk, segments: Sequence[Segment], *, handles_max: int) -> None:
         self._disk = disk
+        self._lock = threading.RLock()
         self._load_lock = threading.Lock()
         self._handles = ReadHandles(disk, handles_max)
         self._log = Log.of(segments)
@@ -59,16 +60,27 @@ class LogReader:
             Reclaimed: its segment was given back, or the index was never here.
             CorruptRecord: its bytes are damaged.
         """
-        segment = self._segment_of(index)
-        try:
-            return self._read_from(segment, index)
-        except (CorruptRecord, OSError) as error:
-            if segment.retired:
-                raise Reclaimed(f"record {index} was reclaimed", index=index) from error
-            if isinstance(error, OSError):
-                raise StorageError(f"record {index} cannot be read: {error.strerror}", index=index) from error
-            self._name_damaged(segment, index, error)
-            raise
+        while True:
+            segment = self._segment_of(index)
+            try:
+                return self._read_from(segment, index)
+            except (CorruptRecord, OSError) as error:
+                if self._was_replaced(segment):
+                    continue
+                if segment.retired:
+                    raise Reclaimed(f"record {index} was reclaimed", index=index) from error
+                if isinstance(error, OSError):
+                    raise StorageError(f"record {index} cannot be read: {error.strerror}", index=index) from error
+                self._name_damaged(segment, index, error)
+                raise
+
+    def _was_replaced(self, segment: Segment) -> bool:
+        """Whether another segment, or none, has its place by now: what was read in vain is to be looked up again."""
+        if not segment.retired:
+            return False
+        # Whoever retires a segment takes it out of the list before it lets go of the lock.
+        with self._lock:
+            return all(segment is not other for other in self._log.segments)
 
     def _name_damaged(self, segment: Segment, index: int, error: CorruptRecord) -> None:
         """Say once of a record that it was asked for and is not readable any more."""
@@ -115,8 +127,7 @@ class LogReader:
 
     def term_at(self, index: int) -> int:
         """Term of the record with this index. Reclaimed as for `read`."""
-        segment = self._segment_of(index)
-        self._offsets(segment)
+        segment = self._scanned(index)
         if segment.offset_of(index) is None:
             raise Reclaimed(f"record {index} is not in the log", index=index)
         return segment.term_of(index)
@@ -156,6 +167,9 @@ class LogReader:
         segment = self._segment_of(extent.first_index)
         if segment.incarnation != extent.incarnation:
             raise Reclaimed(f"segment {extent.path} is not in the log any more", index=first_index)
+        return self._stretch(segment, first_index, last_index)
+
+    def _stretch(self, segment: Segment, first_index: int, last_index: int) -> Iterator[tuple[int, Record | None]]:
         offsets = self._offsets(segment)
         position, end = segment.position_from(first_index), segment.position_from(last_index + 1)
         while position < end:
@@ -175,6 +189,29 @@ class LogReader:
                 found = (segment.index_at(at), record)
                 yield found if record is not None else self._read_or_none(segment, segment.index_at(at))
             position = stop
+
+    def read_span(self, first_index: int, last_index: int) -> Iterator[tuple[int, Record | None]]:
+        """The records in a span of indexes, whatever segments they lie in by now, as `read_stretch`. Any thread.
+
+        What is given back or dropped meanwhile is left out.
+        """
+        index = first_index
+        while index <= last_index:
+            log = self._log
+            position = max(0, bisect_right(log.firsts, index) - 1)
+            position += position < len(log.segments) and log.segments[position].last_index < index
+            if position >= len(log.segments) or log.segments[position].first_index > last_index:
+                return
+            segment = log.segments[position]
+            try:
+                for found in self._stretch(segment, index, min(last_index, segment.last_index)):
+                    yield found
+                    index = found[0] + 1
+            except (CorruptRecord, Reclaimed, OSError):
+                if self._was_replaced(segment):
+                    continue
+                raise
+            index = max(index, segment.last_index + 1)
 
     def _read_or_none(self, segment: Segment, index: int) -> tuple[int, Record | None]:
         try:
@@ -197,6 +234,18 @@ class LogReader:
             raise Reclaimed(f"record {index} is not in the log", index=index)
         return log.segments[position]
 
+    def _scanned(self, index: int) -> Segment:
+        """The segment that covers an index, its records known. As `_segment_of`; CorruptRecord, OSError."""
+        while True:
+            segment = self._segment_of(index)
+            try:
+                self._offsets(segment)
+            except (CorruptRecord, OSError):
+                if self._was_replaced(segment):
+                    continue
+                raise
+            return segment
+
     def _offsets(self, segment: Segment) -> array.array[int]:
         """Offsets of a segment's records; a sealed one below the snapshot is scanned when first asked for."""
         if segment.offsets is None:
@@ -212,6 +261,9 @@ class LogReader:
             raise CorruptRecord(f"segment {segment.path} has lost its header")
         name = f"wal/{segment.path.rpartition('/')[2]}"
         scanned = scan(self._reader(segment), name, header)
+        if segment.retired:
+            # Half of what was scanned may have been another file of the same name.
+            raise CorruptRecord(f"segment {segment.path} was replaced while it was read")
         for finding in scanned.findings:
             self._report(finding)
         adopt(segment, scanned)

@@ -52,6 +52,7 @@ SPARSE: Final = 2
 _NAME_FIRST = "seg-"
 _NAME_FREE = "free-"
 _NAME_STAGED = "new-"
+_NAME_REWRITTEN = "flip-"
 _NAME_LAST = ".wal"
 
 
@@ -68,6 +69,16 @@ def free_name(number: int) -> str:
 def staged_name(first_index: int) -> str:
     """File name of a segment that is no part of the log yet."""
     return f"{_NAME_STAGED}{first_index:020d}{_NAME_LAST}"
+
+
+def rewritten_name(first_index: int) -> str:
+    """File name of a segment that is being written anew, beside the one that it will replace."""
+    return f"{_NAME_REWRITTEN}{first_index:020d}{_NAME_LAST}"
+
+
+def is_rewritten(name: str) -> bool:
+    """Whether a name is that of a segment that was being written anew."""
+    return _number_in(name, _NAME_REWRITTEN) is not None
 
 
 def number_in(name: str, *, free: bool) -> int | None:
@@ -411,6 +422,11 @@ class WalCounters:
     rotations: int = 0
     recycled: int = 0
     reclaimed: int = 0
+    # Segments that were written anew, the bytes read and written for that, and what the files lost.
+    rewritten: int = 0
+    bytes_reread: int = 0
+    bytes_rewritten: int = 0
+    bytes_freed: int = 0
 
 
 @attrs.define(eq=False)
@@ -483,6 +499,26 @@ class Log:
     def of(cls, segments: Sequence[Segment]) -> Log:
         """Sort out a list."""
         return cls(tuple(segment.first_index for segment in segments), tuple(segments))
+
+
+def superseded(headers: Sequence[tuple[str, Header]]) -> list[str]:
+    """Names of segments that another one, written anew, has taken in; a crash came before they were removed.
+
+    Args:
+        headers: of the log's segments, by name, ascending.
+    """
+    # inv: NoMixedRead
+    found: list[str] = []
+    taker: Header | None = None
+    for name, header in headers:
+        identity, promise = header.identity, header.promise
+        if taker is not None and identity.first_index <= taker.promise.newer_last:
+            if identity.incarnation < taker.identity.incarnation and promise.newer_last <= taker.promise.newer_last:
+                found.append(name)
+                continue
+        if identity.sparse and promise.readable and promise.sealed:
+            taker = header
+    return found
 
 
 def runs_of(

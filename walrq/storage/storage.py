@@ -16,6 +16,7 @@ from walrq.errors import CorruptRecord, DataDirInvalid, DataDirLocked, Reclaimed
 from walrq.sparse.installing import Installer
 from walrq.sparse.outgoing import Outgoing
 from walrq.sparse.restoring import Restorer
+from walrq.sparse.rewriting import Rewriter
 from walrq.storage import identity
 from walrq.storage.config import StorageConfig
 from walrq.storage.disk import Disk
@@ -25,7 +26,7 @@ from walrq.storage.manifest import Manifest, PageAt
 from walrq.storage.opening import complete_install, open_wal, survey
 from walrq.storage.record import Record
 from walrq.storage.recovery import keep_aside_if_room
-from walrq.storage.segment import Extent, Hold
+from walrq.storage.segment import Extent, Hold, Segment
 from walrq.storage.snapshot import SnapshotReader, SnapshotStore, SnapshotWriter, manifest_number, pages_name
 from walrq.storage.wal import Wal
 
@@ -149,6 +150,10 @@ class Pin:
         )
         self._hold.segments = frozenset(extent.first_index for extent in self.extents)
 
+    def let_records_go(self) -> None:
+        """Hold the snapshot only: who reads the records does not need all of them."""
+        self._hold.segments = frozenset()
+
     def read_records(self, extent: Extent, size: int, offset: int) -> bytes:
         """`size` bytes at `offset` of a segment's file. OSError. Blocking; any thread."""
         return self._read(extent.path, size, offset)
@@ -206,6 +211,7 @@ class Storage:
         self.recovered = recovered
         self._noted: list[Finding] = []
         self._installer: Installer | Restorer | None = None
+        self._rewriter: Rewriter | None = None
 
     @classmethod
     def open(cls, disk: Disk, config: StorageConfig) -> Self:
@@ -589,14 +595,61 @@ class Storage:
     def _install_ended(self) -> None:
         self._installer = None
 
+    def segments_through(self, index: int) -> tuple[Segment, ...]:
+        """The segments that may be written anew or given back once the newest snapshot covers up to `index`, ascending.
+
+        Sealed, wholly at or below it, and not held by anybody. Blocks nothing; a moment later it may be another list.
+        """
+        newest = self._snapshots.newest
+        through = min(index, newest.index if newest is not None else 0, self.durable_index)
+        active, holds = self._wal.active, self._wal.holds
+        return tuple(
+            segment
+            for segment in self._wal.segments
+            if segment.sealed and segment.last_index <= through and segment is not active
+            if not any(hold.covers(segment) for hold in holds)
+        )
+
+    def begin_rewrite(self, segments: Sequence[Segment], thin: Callable[[Record], bytes | None]) -> Rewriter:
+        """Start to write neighbouring segments anew as one, without what is dead in them.
+
+        Args:
+            segments: of `segments_through`, ascending, with nothing alive in the holes between them.
+            thin: the body that a record is to have from now on; None: it is dead. What is alive in the newest durable
+                snapshot stays.
+
+        Raises: StorageError: another run is being written.
+        """
+        if self._rewriter is not None:
+            raise StorageError("other segments are being written anew: finish or abort that first")
+        self._rewriter = Rewriter(
+            self._disk, self._config.data_dir, self._wal, self.disk_uuid, segments, thin, self._rewrite_ended
+        )
+        return self._rewriter
+
+    def _rewrite_ended(self) -> None:
+        self._rewriter = None
+
+    @property
+    def watchers(self) -> list[Callable[[str, int, int], None]]:
+        """Told in the thread that did it, once it is durable: "reclaimed" or "rewritten", first and last index.
+
+        Addresses stay what they were; the segments of a span that was written anew are one now.
+        """
+        return self._wal.watchers
+
     def stream(self, pin: Pin, after: int, is_live: Callable[[int, int], bool]) -> Outgoing:
         """What a fixed pin holds, as bytes for another node's `Installer.feed`. It ends with the pin.
+
+        The pin lets its records go: what dies while they are sent is left out, and its room is given back.
 
         Args:
             after: the receiver has all entries up to here.
             is_live: asked about spans of indexes, here and now; what is dead by now is left out.
         """
-        return Outgoing(self._wal, pin.manifest, pin.extents, pin.read_page, after, is_live)
+        stream = Outgoing(self._wal, pin.manifest, pin.extents, pin.read_page, after, is_live)
+        pin.let_records_go()
+        return stream
 
     def pin(self) -> Pin:
         """Keep every segment from being given back until the pin is narrowed or released. Not beside `reclaim`."""

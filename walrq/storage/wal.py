@@ -83,7 +83,6 @@ class Wal(LogReader):
         self._pool = pool
         # Invariant: above the incarnation of every segment and pool file.
         self._incarnation = incarnation
-        self._lock = threading.RLock()
         self._active: Segment | None = None
         self._handle = -1
         self._failed: OSError | None = None
@@ -93,6 +92,8 @@ class Wal(LogReader):
         # Replaced under `holding`, never changed: set by those who pin, read by the one that reclaims.
         self.holds: tuple[Hold, ...] = ()
         self.holding = threading.Lock()
+        # Told of segments that were given back or written anew: what, first and last index. See `Storage.watchers`.
+        self.watchers: list[Callable[[str, int, int], None]] = []
         # How often the log was replaced: what was read of files named before may be of others.
         self.installs = 0
         # Invariant: durable_index <= last_index
@@ -450,23 +451,45 @@ class Wal(LogReader):
             for segment in self._log.segments[:-1]
             if segment.last_index <= through and not is_live(segment.first_index, segment.last_index)
         ]
+        return len(self._give_back(dead))
+
+    def _give_back(self, dead: Sequence[Segment]) -> list[Segment]:
         with self._lock:
             self._check_alive()
             try:
                 holds = self.holds
-                given = sum(
-                    self._retire(segment)
+                given = [
+                    segment
                     for segment in dead
                     if segment is not self._active and not any(hold.covers(segment) for hold in holds)
-                )
+                    if self._retire(segment)
+                ]
                 if given:
                     # One sync for all: any subset of dead segments may come back at a crash, they stay dead.
                     self._disk.fsync_directory(self._directory)
                     self._pool.settle_returns()
             except OSError as error:
                 raise self._latch(error) from error
-            self.counters.reclaimed += given
+            self.counters.reclaimed += len(given)
+            self.counters.bytes_freed += sum(segment.file_bytes for segment in given)
+        for segment in given:
+            self.tell("reclaimed", segment.first_index, segment.last_index)
         return given
+
+    def give_back(self, dead: Sequence[Segment], installs: int) -> int:
+        """Recycle segments in which nothing is alive, as a look at each record has shown; bytes of their files.
+
+        Those that are held stay. Args as for `swap`. Raises: Reclaimed: the log was replaced; StorageError: final.
+        """
+        # inv: EveryLiveReadable
+        if self.installs != installs:
+            raise Reclaimed("the log was replaced by a snapshot of another node")
+        return sum(segment.file_bytes for segment in self._give_back(dead))
+
+    def tell(self, what: str, first_index: int, last_index: int) -> None:
+        """Tell those who keep something about segments."""
+        for watcher in self.watchers:
+            watcher(what, first_index, last_index)
 
     def _retire(self, segment: Segment) -> int:
         """Take a segment out of the log and give its file to the pool (of use after the directory sync)."""
@@ -479,6 +502,70 @@ class Wal(LogReader):
         self._handles.forget(segment.path)
         self._pool.give_back(segment.path, segment.file_bytes)
         return 1
+
+    def swap(self, old: Sequence[Segment], staged: str, installs: int) -> int:
+        """Let a segment that was written anew take the places of neighbouring ones; durable when this returns.
+
+        It covers all indexes from the first one's first to the last one's last, is whole and synced, and has a later
+        incarnation than theirs. Its name is the moment: before it a crash leaves the old ones, from it on they mean
+        nothing, and the next start removes what is left of them (`segment.superseded`).
+
+        Args:
+            old: ascending; none of them is being written.
+            staged: the new one's path.
+            installs: `installs` when `old` was looked up.
+
+        Returns: bytes of files that are free now, those of the new one deducted.
+
+        Raises:
+            Reclaimed: one of them was given back, replaced, or is held by now; nothing was changed.
+            StorageError: final.
+        """
+        # inv: EveryLiveReadable
+        with self._lock:
+            self._check_alive()
+            holds = self.holds
+            gone = self.installs != installs or any(segment.retired for segment in old)
+            if gone or any(hold.covers(segment) for hold in holds for segment in old):
+                raise Reclaimed("a segment that was written anew was given back, or is held")
+            assert self._active not in old
+            target = old[0].path
+            try:
+                # Before the name is another file's: a reader that finds nonsense under it looks again.
+                for segment in old:
+                    segment.retired = True
+                self._disk.rename(staged, target)
+                self._disk.fsync_directory(self._directory)
+                self._handles.forget(target)
+                header = read_header(self._disk, target)
+                if header is None:
+                    raise OSError(errno.EIO, "a segment that was just written cannot be read", target)
+                fresh = segment_from(target, header, None)
+                kept = [segment for segment in self._log.segments if segment not in old]
+                self._log = Log.of(sorted([*kept, fresh], key=lambda segment: segment.first_index))
+                for segment in old[1:]:
+                    self._handles.forget(segment.path)
+                    self._pool.give_back(segment.path, segment.file_bytes)
+                if len(old) > 1:
+                    self._disk.fsync_directory(self._directory)
+                    self._pool.settle_returns()
+            except OSError as error:
+                raise self._latch(error) from error
+            freed = sum(segment.file_bytes for segment in old) - fresh.file_bytes
+            self.counters.rewritten += len(old)
+            self.counters.bytes_freed += freed
+        self.tell("rewritten", fresh.first_index, fresh.last_index)
+        return freed
+
+    def trim_pool(self) -> None:
+        """Let go of free files beyond the reserve: their room is needed for a segment that is written anew."""
+        with self._lock:
+            self._check_alive()
+            try:
+                if self._pool.trim():
+                    self._disk.fsync_directory(self._directory)
+            except OSError as error:
+                raise self._latch(error) from error
 
     def replenish(self) -> bool:
         """Try to fill the reserve again; returns whether it is whole. Blocking; for an idle moment."""
@@ -543,6 +630,11 @@ class Wal(LogReader):
             # Whoever reads the files that were there reads others now.
             self.installs += 1
             self._damaged = {index for index in self._damaged if not any(gap.covers(index) for gap in gaps)}
+
+    @property
+    def changes(self) -> tuple[int, int, int]:
+        """Differs as soon as a record that was readable may be gone."""
+        return self.installs, self.counters.reclaimed, self.counters.rewritten
 
     @property
     def active(self) -> Segment | None:
