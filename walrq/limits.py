@@ -214,6 +214,26 @@ HTTP_IDLE_S_MAX: Final = 75.0
 HTTP_STREAMS_MAX: Final = 128
 # Queues with series of their own in /metrics; the others are one series together.
 METRICS_QUEUES_MAX: Final = 200
+# One RESP command: LPUSH with a full batch of values, and its bytes.
+RESP_ARGUMENTS_MAX: Final = BATCH_MESSAGES_MAX + 2
+RESP_COMMAND_BYTES_MAX: Final = BATCH_BYTES_MAX + 1 * MIB
+# A command in plain text (telnet, netcat), as Redis has it.
+RESP_INLINE_BYTES_MAX: Final = 64 * KIB
+# Before a client has said its password: HELLO with all its options fits.
+RESP_STRANGER_ARGUMENTS_MAX: Final = 16
+RESP_STRANGER_BYTES_MAX: Final = 16 * KIB
+# Commands that wait behind a blocking one of the same connection; beyond it is not read.
+RESP_HELD_BYTES_MAX: Final = 1 * MIB
+# Pipelined commands that travel as one request.
+RESP_MERGED_MAX: Final = 1_000
+# What one DLQ_LIST, KEYS or INFO tells; SCAN pages through the rest, and so do the other doors.
+RESP_LISTED_MAX: Final = 10_000
+# A reader of SYNC that is so far behind is sent away: it could not be told everything any more.
+RESP_FEED_BYTES_MAX: Final = 8 * MIB
+# BRPOP and its like: beyond it there is 0, for ever.
+RESP_WAIT_S_MAX: Final = 366 * 24 * 3600
+# Where a SCAN can be taken up again; the oldest are forgotten.
+RESP_CURSORS_MAX: Final = 1_024
 # What a follower carries to the leader for its doors: an answer must come within, a poll's own wait not counted.
 FORWARD_S: Final = 10.0
 # Requests under way on one connection to the leader before another is opened, and how many of them there may be.

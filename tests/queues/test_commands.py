@@ -53,17 +53,12 @@ EVERY: dict[type, st.SearchStrategy[typing.Any]] = {
         c.Hydrate,
         small,
         small,
-        st.lists(
-            st.builds(
-                c.ColdBatch,
-                *(small,) * 6,
-                st.none() | st.lists(st.none() | text, max_size=2).map(tuple),
-                small,
-                small,
-            ),
-            max_size=2,
-        ).map(tuple),
+        small,
+        st.binary(max_size=9),
+        st.none() | st.lists(small, max_size=3).map(tuple),
+        maybe,
     ),
+    c.SetWindow: st.builds(c.SetWindow, maybe, maybe),
     c.Bootstrap: st.builds(c.Bootstrap, text, st.binary(max_size=9)),
     c.RaiseVersion: st.builds(c.RaiseVersion, small),
 }

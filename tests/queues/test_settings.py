@@ -60,7 +60,7 @@ def test_defaults_are_those_of_the_rules() -> None:
 
     assert dict(model_queue.DEFAULTS) == {name: defaults[name] for name in model_queue.DEFAULTS}
     # The oracle has no sizes to check and no hot window.
-    assert {"max_message_bytes", "max_hot_messages"} >= set(defaults) - set(model_queue.DEFAULTS)
+    assert {"max_message_bytes", "max_hot_messages", "max_hot_bytes"} >= set(defaults) - set(model_queue.DEFAULTS)
 
 
 def test_an_unknown_setting_suggests_the_nearest() -> None:

@@ -44,8 +44,8 @@ class Stamp:
 
 
 class Op(enum.IntEnum):
-    """Command numbers; never reused. 40-59 are reserved for schedules, unique jobs, results, cancellation of running
-    work, rate and concurrency limits."""
+    """Command numbers; never reused (17 was a form of 21 that no node ever wrote). 40-59 are reserved for schedules,
+    unique jobs, results, cancellation of running work, rate and concurrency limits."""
 
     PUSH = 1
     LEASE = 2
@@ -63,12 +63,13 @@ class Op(enum.IntEnum):
     OPEN_SESSION = 14
     CLOSE_SESSION = 15
     KEEP_SESSIONS = 16
-    HYDRATE = 17
     BOOTSTRAP = 18
     UNDO = 19
     RAISE_VERSION = 20
-    HYDRATE_FAR = 21
-    SWEEP_FAR = 22
+    HYDRATE = 21
+    SET_WINDOW = 22
+    HYDRATE_FAR = 23
+    SWEEP_FAR = 24
 
 
 @value
@@ -240,27 +241,30 @@ class KeepSessions:
 
 
 @value
-class ColdBatch:
-    """Metadata of one batch that enters the hot window, read from disk; the address names its body."""
+class Hydrate:
+    """Bring cold batches of a lane of the queue `uid` back into the hot window; see `queues/horizon.py`.
 
-    index: int
-    ordinal: int
-    sequence: int
-    count: int
-    size: int
-    pushed_ms: int
-    groups: tuple[str | None, ...] | None
-    max_attempts: int
-    expire_ms: int
+    Attributes:
+        stretch: the number of the stretch they stand in.
+        rows: of a sealed one its page, or those of its rows that are `picked`, as an array of CBOR; else nothing.
+        picked: sequences of the batches that are wanted, out of turn; None: all of it, which must be next.
+        soonest: of a sealed stretch when the first of what is left of it expires, 0 = nothing does; None = as before.
+    """
+
+    uid: int
+    lane: int
+    stretch: int
+    rows: bytes = b""
+    picked: tuple[int, ...] | None = None
+    soonest: int | None = None
 
 
 @value
-class Hydrate:
-    """Bring the oldest cold batches of (queue, priority) into the hot window, in order."""
+class SetWindow:
+    """The bounds of the hot window from here on: messages and their bytes, in all queues together; None = no bound."""
 
-    uid: int
-    priority: int
-    batches: tuple[ColdBatch, ...]
+    messages: int | None
+    bytes: int | None
 
 
 @value
@@ -317,6 +321,7 @@ Command: TypeAlias = (
     | CloseSession
     | KeepSessions
     | Hydrate
+    | SetWindow
     | HydrateFar
     | SweepFar
     | Bootstrap
@@ -324,7 +329,11 @@ Command: TypeAlias = (
 )
 
 # Since which version of the state machine a kind of command may be proposed; those that are not here: since 1.
-SINCE: Final[dict[type, int]] = {HydrateFar: 2, SweepFar: 2}
+SINCE: Final[dict[type, int]] = {Hydrate: 2, SetWindow: 2, HydrateFar: 2, SweepFar: 2}
+
+
+# Settings of queues that came with version 2.
+SETTINGS_SINCE_2: Final = frozenset({"max_hot_messages", "max_hot_bytes"})
 
 
 def since(command: Command) -> int:
@@ -334,6 +343,8 @@ def since(command: Command) -> int:
         return 2 if command.counted else 1
     if kind is Lease:
         return 2 if command.numbered or command.into is not None else 1
+    if kind is SetQueue:
+        return 2 if command.settings.keys() & SETTINGS_SINCE_2 else 1
     if kind is Cancel or kind is Reschedule:
         return 2 if command.far is not None else 1
     return SINCE.get(kind, 1)
@@ -407,9 +418,7 @@ def _open_far_found(rest: Sequence[Any]) -> FarFound | None:
     if not rest:
         return None
     seen, rows = rest[0]
-    return FarFound(
-        seen, tuple(Found(number, position, PageView(page, 1).row(0)) for number, position, page in rows)
-    )
+    return FarFound(seen, tuple(Found(number, position, PageView(page, 1).row(0)) for number, position, page in rows))
 
 
 _Encoder: TypeAlias = Callable[[Any], list[Any]]
@@ -468,8 +477,9 @@ _ENCODERS: Final[dict[type, tuple[int, _Encoder]]] = {
     KeepSessions: (Op.KEEP_SESSIONS.value, lambda c: [c.sessions]),
     Hydrate: (
         Op.HYDRATE.value,
-        lambda c: [c.uid, c.priority, [attrs.astuple(b, recurse=False) for b in c.batches]],
+        lambda c: [c.uid, c.lane, c.stretch, c.rows, c.picked, c.soonest],
     ),
+    SetWindow: (Op.SET_WINDOW.value, lambda c: [c.messages, c.bytes]),
     HydrateFar: (
         Op.HYDRATE_FAR.value,
         lambda c: [c.since, c.to, c.seen, [attrs.astuple(cut, recurse=False) for cut in c.cuts]],
@@ -478,21 +488,6 @@ _ENCODERS: Final[dict[type, tuple[int, _Encoder]]] = {
     Bootstrap: (Op.BOOTSTRAP.value, lambda c: [c.cluster, c.secret]),
     RaiseVersion: (Op.RAISE_VERSION.value, lambda c: [c.version]),
 }
-
-
-def _open_cold(raw: Any) -> ColdBatch:
-    index, ordinal, sequence, count, size, pushed_ms, groups, max_attempts, expire_ms = raw
-    return ColdBatch(
-        index,
-        ordinal,
-        sequence,
-        count,
-        size,
-        pushed_ms,
-        None if groups is None else tuple(groups),
-        max_attempts,
-        expire_ms,
-    )
 
 
 _DECODERS: Final[dict[int, _Decoder]] = {
@@ -513,7 +508,8 @@ _DECODERS: Final[dict[int, _Decoder]] = {
     Op.OPEN_SESSION.value: lambda f: OpenSession(),
     Op.CLOSE_SESSION.value: lambda f: CloseSession(),
     Op.KEEP_SESSIONS.value: lambda f: KeepSessions(tuple(f[4])),
-    Op.HYDRATE.value: lambda f: Hydrate(f[4], f[5], tuple(map(_open_cold, f[6]))),
+    Op.HYDRATE.value: lambda f: Hydrate(f[4], f[5], f[6], f[7], None if f[8] is None else tuple(f[8]), f[9]),
+    Op.SET_WINDOW.value: lambda f: SetWindow(f[4], f[5]),
     Op.HYDRATE_FAR.value: lambda f: HydrateFar(f[4], f[5], f[6], tuple(Cut(*cut) for cut in f[7])),
     Op.SWEEP_FAR.value: lambda f: SweepFar(f[4], f[5], f[6], tuple((a, b, c) for a, b, c in f[7])),
     Op.BOOTSTRAP.value: lambda f: Bootstrap(f[4], f[5]),

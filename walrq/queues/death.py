@@ -13,7 +13,7 @@ from walrq import api
 from walrq.api import Filter
 from walrq.errors import InvalidQueueName, WalrqError
 from walrq.ids import check_queue_name
-from walrq.queues import commands
+from walrq.queues import commands, horizon
 from walrq.queues.batch import PARKED, READY, Batch, Origin, Run
 from walrq.queues.queue import HEADER_PAGE, Queue
 from walrq.queues.settings import DLQ_NONE
@@ -123,15 +123,46 @@ def transfer(
             ends.append(run.batch.expire_ms)
     if ends:
         batch.expire_ms = min(ends)
-    target.add_batch(batch)
-    if run.group is None and not attempts:
-        target.put_fresh(batch)
-    else:
+    moved: Run | None = None
+    if run.group is not None or attempts:
         moved = Run(batch, 0, batch.count - 1, batch.seq, run.delivery, attempts, run.group)
         moved.history = run.history if attempts else ()
-        target.put_ready(moved)
+    if not (horizon.is_windowed(m, target) and horizon.admit(m, target, batch, None if moved is None else [moved])):
+        target.add_batch(batch)
+        if moved is None:
+            target.put_fresh(batch)
+        else:
+            target.put_ready(moved)
     queue.finish(run)
     m.effects.woken.add(target.name)
+
+
+def send_behind(m: Machine, queue: Queue, run: Run) -> None:
+    """A limbo run of a lane of which something is cold goes behind all of it, with its id and its history."""
+    old = run.batch
+    story = old.origin
+    first_id = old.id_of(queue.uid, run.first)
+    if story is None:
+        origin = Origin(first_id, run.delivery)
+    else:
+        origin = Origin(
+            first_id,
+            run.delivery,
+            story.queue,
+            story.reason,
+            story.died_ms,
+            story.history,
+            story.attempts,
+            story.max_attempts,
+        )
+    batch = _moved_batch(queue, run, queue, origin)
+    batch.max_attempts = old.max_attempts
+    batch.expire_ms = old.expire_ms
+    moved = Run(batch, 0, batch.count - 1, batch.seq, run.delivery, run.attempts, run.group)
+    moved.history = run.history
+    is_cold = horizon.admit(m, queue, batch, [moved])
+    assert is_cold, "a lane with something cold takes nothing hot"
+    queue.finish(run)
 
 
 def matches(where: Filter | None, ids: Collection[int] | None, batch: Batch, offset: int, uid: int) -> bool:

@@ -11,7 +11,7 @@ import attrs
 
 from walrq import api
 from walrq.api import value
-from walrq.queues.commands import ColdBatch, Target
+from walrq.queues.commands import Target
 
 
 @value
@@ -73,12 +73,10 @@ class Effects:
     Attributes:
         woken: queues where something may have become leasable.
         deleted: queues that were deleted.
-        cold: (queue uid, priority, metadata) of batches that left the hot window or never entered it.
     """
 
     woken: set[str] = attrs.field(factory=set)
     deleted: set[str] = attrs.field(factory=set)
-    cold: list[tuple[int, int, ColdBatch]] = attrs.field(factory=list)
 
 
 Result: TypeAlias = (

@@ -3,6 +3,9 @@
 Pages:  "m"                      clocks, cluster, counters            "s" + bucket          sessions
         "q" + uid + page >= 0    batches with that page's sequences   "q" + uid + HEADER    settings, counters
         "q" + uid + TURNS        the rotation of groups               "q" + uid + DEDUP..   deduplication ids
+        "t", "u"                 tail and table of what is far        "v" + number          its counts of blocks
+        "f" + number             a sealed page of what is far: in memory only until a durable snapshot holds it
+        "c" + uid + lane + n     a sealed stretch of what is cold: the same          "d": one that still grows
 
 The same state gives the same bytes on every machine: maps and sets are written in sorted order, nothing depends on
 hashes. An image is taken while the machine goes on: `freeze` names the pages that changed since the last image;
@@ -24,7 +27,10 @@ import cbor2
 
 from walrq import api
 from walrq.errors import CorruptRecord
+from walrq.far.blocks import BLOCKS_PREFIX, blocks_key
+from walrq.far.shelf import PAGE_PREFIX, TABLE_KEY, TAIL_KEY, page_key
 from walrq.ids import INCARNATION_MAX
+from walrq.queues import horizon
 from walrq.queues.batch import (
     BACKOFF,
     DELAYED,
@@ -40,8 +46,20 @@ from walrq.queues.batch import (
     open_attempts,
 )
 from walrq.queues.commands import VERSION_MAX
-from walrq.queues.lanes import Cold, Group, Level, tie
-from walrq.queues.machine import DEFAULT_BOUNDS, Bounds, Machine, check_version
+from walrq.queues.lanes import (
+    COLD_PAGE_FIRST,
+    FRONT,
+    GROUPED,
+    SEALED_FIRST,
+    TAIL,
+    Cold,
+    Group,
+    Level,
+    cold_page,
+    stretch_in,
+    tie,
+)
+from walrq.queues.machine import DEFAULT_BOUNDS, Bounds, Machine, Window, check_version
 from walrq.queues.queue import (
     DEDUP_BUCKETS,
     DEDUP_PAGE_FIRST,
@@ -52,19 +70,41 @@ from walrq.queues.queue import (
     dedup_page,
 )
 from walrq.queues.sessions import BUCKETS, Held, Session, bucket_of
-from walrq.queues.settings import Settings, as_dict
+from walrq.queues.settings import Settings, as_dict, known_to_all
 from walrq.queues.timers import BACKOFF_ENDS, DUE, LEASE_ENDS
 
 # 2: the story of a death ends with what its producer said of attempts. Pages of 1 are read as well, and stay as they
 # are until something in them changes.
 FORMAT: Final = 2
 _QUEUE_KEY: Final = struct.Struct(">cIq")
+_COLD_KEY: Final = struct.Struct(">cIHQ")
+SEALED_PREFIX: Final = b"c"
+GROWING_PREFIX: Final = b"d"
 
 MACHINE_KEY: Final = b"m"
 
 
 def _queue_key(uid: int, page: int) -> bytes:
+    if page <= COLD_PAGE_FIRST:
+        lane, number = stretch_in(page)
+        return stretch_key(uid, lane, number)
     return _QUEUE_KEY.pack(b"q", uid, page)
+
+
+def stretch_key(uid: int, lane: int, number: int) -> bytes:
+    """The key of a stretch of cold batches."""
+    return _COLD_KEY.pack(SEALED_PREFIX if number >= SEALED_FIRST else GROWING_PREFIX, uid, lane, number)
+
+
+def _page_of_key(key: bytes) -> tuple[int, int] | None:
+    """(uid, page) of a queue's page; None for the key of another kind."""
+    if key[:1] == b"q":
+        _, uid, page = _QUEUE_KEY.unpack(key)
+        return uid, page
+    if key[:1] in (SEALED_PREFIX, GROWING_PREFIX):
+        _, uid, lane, number = _COLD_KEY.unpack(key)
+        return uid, cold_page(lane, number)
+    return None
 
 
 def _session_key(bucket: int) -> bytes:
@@ -74,7 +114,7 @@ def _session_key(bucket: int) -> bytes:
 # --- encoding -----------------------------------------------------------------------------------------------
 def _machine_page(m: Machine) -> bytes:
     # Version 1 is as it was before there were versions.
-    version = () if m.version == 1 else (m.version, [m.tally.tasks_given, m.tally.delayed_taken])
+    version = () if m.version == 1 else (m.version, [m.tally.tasks_given, m.tally.delayed_taken, *m.window.fields()])
     return cbor2.dumps((FORMAT, m.cluster, m.secret, m.now, m.wall, *version, m.incarnations))
 
 
@@ -84,7 +124,7 @@ def _queue_page(queue: Queue, page: int) -> bytes | None:
         batches = queue.pages.get(page)
         return cbor2.dumps([batch_row(batch) for batch in batches.values()]) if batches else None
     if page == HEADER_PAGE:
-        settings = as_dict(queue.settings)
+        settings = known_to_all(as_dict(queue.settings))
         return cbor2.dumps(
             (
                 queue.name,
@@ -92,19 +132,15 @@ def _queue_page(queue: Queue, page: int) -> bytes | None:
                 queue.next_seq,
                 queue.next_lease,
                 queue.dlq_seen,
-                [
-                    (
-                        priority,
-                        cold.floor,
-                        cold.messages,
-                        cold.batches,
-                        cold.bytes,
-                        sorted(cold.blocks.items()),
-                    )
-                    for priority, cold in sorted(queue.cold.items())
-                ],
+                [(lane, *cold.fields()) for lane, cold in sorted(queue.cold.items())],
+                # As it was before anything was ever cold.
+                *((queue.next_cold,) if queue.next_cold != SEALED_FIRST else ()),
             )
         )
+    if page <= COLD_PAGE_FIRST:
+        lane, number = stretch_in(page)
+        found = queue.cold.get(lane)
+        return found.page(number) if found is not None else None
     if page == TURNS_PAGE:
         if not queue.rotation:
             return None
@@ -163,17 +199,21 @@ class Imager:
 
     def __init__(self, machine: Machine, known: Iterable[bytes] = ()) -> None:
         """`known`: keys of the pages of the last image (those the machine was restored from)."""
+        known = list(known)
         self._machine = machine
         self._known: dict[int, set[int]] = {}
         for key in known:
-            if key[:1] == b"q":
-                _, uid, page = _QUEUE_KEY.unpack(key)
-                self._known.setdefault(uid, set()).add(page)
+            place = _page_of_key(key)
+            if place is not None:
+                self._known.setdefault(place[0], set()).add(place[1])
+        # Sealed stretches that this image holds and that were in memory when it was fixed.
+        self._stretches: list[tuple[int, int, int]] = []
         self._pending: dict[tuple[int, int], Queue] = {}
         self._pending_buckets: set[int] = set()
         self._encoded: list[tuple[bytes, bytes | None]] = []
         # Pages that this image leaves out, in case it is not kept.
         self._dropped: list[tuple[int, int]] = []
+        self._far = FarImager(machine, known)
         self.active = False
 
     def freeze(self) -> None:
@@ -183,6 +223,8 @@ class Imager:
         self.active = True
         self._dropped.clear()
         self._encoded.append((MACHINE_KEY, _machine_page(m)))
+        self._encoded += self._far.freeze()
+        self._stretches = list(m.cold_unsaved)
         for uid in sorted(m.removed_uids):
             for page in sorted(self._known.pop(uid, ())):
                 self._drop(uid, page)
@@ -208,7 +250,13 @@ class Imager:
         m.before_queue_page = None
         m.before_session_page = None
         self.active = False
+        self._far.start_over()
+        self._stretches = []
+        for uid, lane, number in m.cold_unsaved:
+            m.by_uid[uid].dirty.add(cold_page(lane, number))
         for queue in m.queues.values():
+            for lane, cold in queue.cold.items():
+                queue.dirty.update(cold_page(lane, each.number) for each in (cold.tail, cold.front))
             queue.dirty.update((HEADER_PAGE, TURNS_PAGE), queue.pages, self._known.get(queue.uid, ()))
             queue.dirty.update(dedup_page(key) for key in queue.dedup)
         m.removed_uids.update(uid for uid in self._known if uid not in m.by_uid)
@@ -226,6 +274,12 @@ class Imager:
     def _encode(self, queue: Queue, page: int) -> None:
         body = _queue_page(queue, page)
         known = self._known.setdefault(queue.uid, set())
+        if body is None and page <= COLD_PAGE_FIRST and page in known:
+            lane, number = stretch_in(page)
+            found = queue.cold.get(lane)
+            if found is not None and number in found.sealed:
+                # It never changes, and an earlier snapshot holds it.
+                return
         if body is not None:
             known.add(page)
             self._encoded.append((_queue_key(queue.uid, page), body))
@@ -258,12 +312,84 @@ class Imager:
         self._encoded = []
         return encoded
 
+    def kept(self) -> None:
+        """The last image is durable: what it holds of sealed pages need not be in memory."""
+        self._far.kept()
+        horizon.saved(self._machine, self._stretches)
+        self._stretches = []
+
+
+class FarImager:
+    """What is far, as pages of an image: encoded at once, for it is little; sealed pages are handed over once."""
+
+    def __init__(self, machine: Machine, known: Iterable[bytes]) -> None:
+        self._machine = machine
+        # Keys in the last image, and those of them that this one leaves out.
+        self._known = {key for key in known if key[:1] in _FAR_PREFIXES}
+        self._left_out: set[bytes] = set()
+        self._handed: list[int] = []
+
+    def freeze(self) -> list[tuple[bytes, bytes | None]]:
+        """The pages that changed."""
+        far = self._machine.far
+        dirty = sorted(far.blocks.dirty)
+        pages: list[tuple[bytes, bytes | None]] = [
+            (TABLE_KEY, far.table_page(far_counts(self._machine))),
+            (TAIL_KEY, far.tail_page()),
+            *((blocks_key(number), far.blocks.image_page(number)) for number in dirty),
+        ]
+        far.blocks.dirty.clear()
+        self._handed = sorted(far.unsaved)
+        pages += [(page_key(number), far.unsaved[number]) for number in self._handed]
+        far.fresh_bytes = 0
+        there = {page_key(number) for number in far.pages}
+        pages += [(key, None) for key in sorted(self._known) if key[:1] == PAGE_PREFIX and key not in there]
+        changes = [(key, page) for key, page in pages if page is not None or key in self._known]
+        for key, page in changes:
+            if page is not None:
+                self._known.add(key)
+            else:
+                self._known.discard(key)
+                self._left_out.add(key)
+        return changes
+
+    def kept(self) -> None:
+        """See `Imager.kept`."""
+        self._left_out.clear()
+        self._machine.far.saved(self._handed)
+        self._handed = []
+
+    def start_over(self) -> None:
+        """See `Imager.start_over`. Sealed pages that an earlier snapshot holds are left to it."""
+        far = self._machine.far
+        self._known |= self._left_out
+        self._left_out.clear()
+        self._handed = []
+        far.blocks.dirty.update(far.blocks.image_pages)
+        far.blocks.dirty.update(int.from_bytes(key[1:], "big") for key in self._known if key[:1] == BLOCKS_PREFIX)
+
+
+_FAR_PREFIXES: Final = (TABLE_KEY, TAIL_KEY, PAGE_PREFIX, BLOCKS_PREFIX)
+
+
+def far_counts(m: Machine) -> list[tuple[int, int, int, int]]:
+    """What each queue counts of what is far: (uid, messages, bytes, floor)."""
+    return [
+        (queue.uid, queue.far_messages, queue.far_bytes, queue.far_floor)
+        for _, queue in sorted(m.by_uid.items())
+        if queue.far_messages or queue.far_floor
+    ]
+
 
 def full_pages(m: Machine) -> dict[bytes, bytes]:
-    """All pages of the state as it is now (for tests, transfers and hash comparison); changes nothing."""
+    """All pages of the state as it is now (for tests, transfers and hash comparison); changes nothing.
+
+    Without the sealed pages of what is far, of which the table has the hashes, and of what is cold.
+    """
     pages: dict[bytes, bytes] = {MACHINE_KEY: _machine_page(m)}
     for queue in m.queues.values():
         numbers = [HEADER_PAGE, TURNS_PAGE, *queue.pages]
+        numbers += [cold_page(lane, number) for lane in queue.cold for number in (TAIL, FRONT)]
         if queue.dedup:
             numbers += [DEDUP_PAGE_FIRST - bucket for bucket in range(DEDUP_BUCKETS)]
         for page in numbers:
@@ -274,6 +400,14 @@ def full_pages(m: Machine) -> dict[bytes, bytes]:
         body = _session_page(m, bucket)
         if body is not None:
             pages[_session_key(bucket)] = body
+    far = m.far
+    for key, body in ((TABLE_KEY, far.table_page(far_counts(m))), (TAIL_KEY, far.tail_page())):
+        if body is not None:
+            pages[key] = body
+    for number in far.blocks.image_pages:
+        body = far.blocks.image_page(number)
+        assert body is not None
+        pages[blocks_key(number)] = body
     return dict(sorted(pages.items()))
 
 
@@ -358,6 +492,29 @@ def _restore_turns(queue: Queue, rows: list[tuple[int, list[str | None]]]) -> No
         for lane in lanes:
             if lane is not None:
                 queue.groups[lane].turn = priority
+
+
+def _restore_cold(m: Machine, queue: Queue, lane: int, cold: Cold) -> None:
+    """A lane of which something is cold."""
+    queue.cold[lane] = cold
+    for block, batches in cold.blocks.items():
+        m.live_blocks[block] = m.live_blocks.get(block, 0) + batches
+    for name, dead in cold.origins.items():
+        queue.origins[name] = queue.origins.get(name, 0) + dead
+    if lane != GROUPED:
+        queue.levels[lane] = Level()
+        insort(queue.tops, lane)
+
+
+def _restore_held(queue: Queue) -> None:
+    """Groups that wait for nothing but the border of what is cold."""
+    cold = queue.cold.get(GROUPED)
+    if cold is None:
+        return
+    for group in queue.groups.values():
+        head = group.head()
+        if head is not None and group.turn is None and head.order > cold.floor:
+            queue.held.add(group.key)
 
 
 def _restore_ready(queue: Queue, batch: Batch) -> None:
@@ -465,6 +622,9 @@ def _load(pages: Iterable[tuple[bytes, bytes]], bounds: Bounds, version_max: int
     dedup: dict[int, list[Any]] = {}
     batches: list[tuple[int, int, bytes]] = []
     sessions: list[Any] = []
+    counts: list[tuple[int, int, int, int]] = []
+    tail = b""
+    growing: dict[bytes, bytes] = {}
     for key, body in pages:
         if key == MACHINE_KEY:
             version, *fields = cbor2.loads(body)
@@ -473,10 +633,24 @@ def _load(pages: Iterable[tuple[bytes, bytes]], bounds: Bounds, version_max: int
             m.cluster, m.secret, m.now, m.wall, *agreed, m.incarnations = fields
             m.version = agreed[0] if agreed else 1
             if len(agreed) > 1:
-                m.tally.tasks_given, m.tally.delayed_taken, *_ = agreed[1]
+                m.tally.tasks_given, m.tally.delayed_taken, *window = agreed[1]
+                m.window = Window(*window)
             check_version(m.version, version_max)
         elif key[:1] == b"s":
             sessions.extend(cbor2.loads(body))
+        elif key == TABLE_KEY:
+            counts = m.far.load_table(body)
+        elif key == TAIL_KEY:
+            tail = body
+        elif key[:1] == BLOCKS_PREFIX:
+            m.far.blocks.load(body)
+        elif key[:1] == PAGE_PREFIX:
+            # On disk is where it belongs.
+            continue
+        elif key[:1] == SEALED_PREFIX:
+            continue
+        elif key[:1] == GROWING_PREFIX:
+            growing[key] = body
         else:
             _, uid, page = _QUEUE_KEY.unpack(key)
             if page >= 0:
@@ -488,20 +662,17 @@ def _load(pages: Iterable[tuple[bytes, bytes]], bounds: Bounds, version_max: int
             else:
                 dedup.setdefault(uid, []).extend(cbor2.loads(body))
     for uid, body in sorted(headers):
-        name, settings, next_seq, next_lease, dlq_seen, cold_rows = cbor2.loads(body)
+        name, settings, next_seq, next_lease, dlq_seen, cold_rows, *further = cbor2.loads(body)
         queue = m.new_queue(name, uid, Settings(**settings))
+        queue.windowed = queue.settings.max_hot_messages is not None or queue.settings.max_hot_bytes is not None
         queue.next_seq = next_seq
         queue.next_lease = next_lease
         queue.dlq_seen = dlq_seen
-        for priority, floor, messages, number, size, blocks in cold_rows:
-            cold = queue.cold[priority] = Cold()
-            cold.floor = floor
-            cold.messages = messages
-            cold.batches = number
-            cold.bytes = size
-            for block, batches_in_block in blocks:
-                cold.blocks[block] = batches_in_block
-                m.live_blocks[block] = m.live_blocks.get(block, 0) + batches_in_block
+        if further:
+            queue.next_cold = further[0]
+        for lane, *fields in cold_rows:
+            ends = [growing.get(stretch_key(uid, lane, number)) for number in (TAIL, FRONT)]
+            _restore_cold(m, queue, lane, Cold.of(fields, *ends))
     for uid, _, body in sorted(batches, key=lambda row: row[:2]):
         queue = m.by_uid[uid]
         rows = cbor2.loads(body)
@@ -511,8 +682,16 @@ def _load(pages: Iterable[tuple[bytes, bytes]], bounds: Bounds, version_max: int
             else:
                 for raw in stretch:
                     _restore_batch(queue, raw, m)
+    for uid, messages, size, floor in counts:
+        queue = m.by_uid[uid]
+        queue.far_messages, queue.far_bytes, queue.far_floor = messages, size, floor
+    if tail:
+        m.far.load_tail(tail)
+    m.far.blocks.dirty.clear()
     for uid, body in turns:
         _restore_turns(m.by_uid[uid], cbor2.loads(body))
+    for queue in m.queues.values():
+        _restore_held(queue)
     for uid, rows in sorted(dedup.items()):
         queue = m.by_uid[uid]
         # Ids rise with arrival, so this is the order of arrival.
@@ -528,6 +707,8 @@ def _load(pages: Iterable[tuple[bytes, bytes]], bounds: Bounds, version_max: int
 
 def live_in(m: Machine, first: int, last: int) -> bool:
     """Whether a live batch may lie in the log indexes first..last (per block of 64: never wrongly False)."""
+    if m.far.blocks.any_in(first, last):
+        return True
     blocks = m.live_blocks
     spanned = range(first >> LIVE_SHIFT, (last >> LIVE_SHIFT) + 1)
     # The segment of a member that joined a restored copy spans the gap of 2^36 indexes that a restore leaves. The

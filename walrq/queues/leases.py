@@ -257,6 +257,9 @@ def _give_back(m: Machine, queue: Queue, run: Run, command: commands.Settle, wor
     elif delay:
         queue.put_backoff(run, m.now + delay)
     else:
+        if run.group is None and queue.cold and queue.border(run.batch.priority) is not None:
+            death.send_behind(m, queue, run)
+            return
         if run.group is None:
             # Behind all that is ready now, so that a poison message cannot hold the line.
             run.order = queue.take_sequences(run.last - run.first + 1)

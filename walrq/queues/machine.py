@@ -19,8 +19,9 @@ import attrs
 
 from walrq import api, limits
 from walrq.errors import Code, DataDirInvalid, Overloaded, QueueNotFound, WalrqError
+from walrq.far.shelf import Far
 from walrq.ids import INCARNATION_MAX, make_uid, shard_of
-from walrq.queues import commands, death, horizon, leases, pending, pushes
+from walrq.queues import commands, death, horizon, leases, pending, pushes, timers
 from walrq.queues.batch import Batch, Lease, Run
 from walrq.queues.commands import Stamp, Tagged
 from walrq.queues.effects import Effects, Result
@@ -35,7 +36,8 @@ from walrq.queues.timers import LEASE_ENDS, TimerHeap, lease_timer_alive, wall_t
 class Bounds:
     """Bounds of the replicated state. All replicas must use the same values.
 
-    The hot window is in messages and payload bytes, None = unbounded.
+    `far_horizon_ms`: what is due later than that
+    costs no memory; None: everything does. `far_tail_rows`, `far_page_rows`: see `walrq.far`.
     """
 
     expire_per_entry: int = limits.EXPIRE_PER_ENTRY
@@ -44,13 +46,35 @@ class Bounds:
     sessions_max: int = limits.SESSIONS_MAX
     session_window_max: int = limits.SESSION_WINDOW_MAX
     queues_max: int = limits.QUEUES_MAX
-    hot_messages_per_queue: int | None = None
-    hot_bytes_per_queue: int | None = None
-    hot_messages: int | None = None
-    hot_bytes: int | None = None
+    far_horizon_ms: int | None = None
+    far_tail_rows: int = limits.FAR_TAIL_ROWS
+    far_page_rows: int = limits.FAR_PAGE_ROWS
 
 
 DEFAULT_BOUNDS: Final = Bounds()
+# What no count of messages or bytes reaches.
+UNBOUNDED: Final = 1 << 62
+
+
+class Window:
+    """How much the hot window holds, in all queues together: agreed in the log. None = no bound.
+
+    Attributes:
+        messages, bytes: in all.
+        pushed_messages, pushed_bytes: as far as pushes fill it: what is left is for queues that run dry meanwhile.
+    """
+
+    __slots__ = ("bytes", "messages", "pushed_bytes", "pushed_messages")
+
+    def __init__(self, messages: int | None = None, size: int | None = None) -> None:
+        self.messages = messages
+        self.bytes = size
+        self.pushed_messages = UNBOUNDED if messages is None else messages - messages // 4
+        self.pushed_bytes = UNBOUNDED if size is None else size - size // 4
+
+    def fields(self) -> list[int | None]:
+        """As plain values."""
+        return [self.messages, self.bytes]
 
 
 class Machine:
@@ -64,6 +88,7 @@ class Machine:
         parked: uids of queues that hold parked messages.
         dedup_ids: how many deduplication ids are remembered, expired ones included.
         live_blocks: live batches per block of 64 log indexes; an absent block holds none.
+        far: what waits beyond the horizon, with counts of blocks of its own.
         secret, cluster: from the bootstrap command.
         version, version_max: of the state machine: agreed on in the log, and the newest one that this node can be.
     """
@@ -72,15 +97,7 @@ class Machine:
         self.bounds = bounds
         self.version = 1
         self.version_max = version_max
-        self.windowed = any(
-            bound is not None
-            for bound in (
-                bounds.hot_messages_per_queue,
-                bounds.hot_bytes_per_queue,
-                bounds.hot_messages,
-                bounds.hot_bytes,
-            )
-        )
+        self.window = Window()
         self.now = 0
         self.wall = 0
         self.index = 0
@@ -94,9 +111,17 @@ class Machine:
         self.dedup_ids = 0
         self.live_blocks: dict[int, int] = {}
         self.tally = Tally()
+        # Messages pushed, leased and acknowledged in queues that are deleted by now. For the eye only, as the counters
+        # of the queues: not in the image.
+        self.retired = (0, 0, 0)
+        self.far = Far(bounds.far_tail_rows, bounds.far_page_rows)
         self.lease_timers = TimerHeap(lease_timer_alive)
         self.wall_timers = TimerHeap(wall_timer_alive)
         self.effects = Effects()
+        # Queues that have something cold and room for it, and sealed stretches whose bytes are in memory. For the node,
+        # no part of the state.
+        self.thirst: dict[int, None] = {}
+        self.cold_unsaved: dict[tuple[int, int, int], None] = {}
         # Pages removed or changed since the last image are known per queue and per bucket; `image.py` sets the hooks
         # to copy a page before it changes while an image is being written.
         self.removed_uids: set[int] = set()
@@ -127,6 +152,7 @@ class Machine:
             self.live_blocks,
             self.tally,
             self._touch_queue_page,
+            self.thirst,
         )
         self.queues[name] = queue
         self.by_uid[uid] = queue
@@ -180,7 +206,7 @@ class Machine:
     def take_effects(self) -> Effects:
         """What happened since the last call."""
         effects = self.effects
-        if not effects.woken and not effects.deleted and not effects.cold:
+        if not effects.woken and not effects.deleted:
             return _NOTHING
         self.effects = Effects()
         return effects
@@ -210,6 +236,7 @@ class Machine:
                 results.append(self._execute(tagged.command))
             else:
                 results.append(self._execute_once(tagged))
+        self.far.seal_if_full()
         return results
 
     def _execute(self, command: commands.Command) -> Result:
@@ -365,6 +392,7 @@ def _set_queue(m: Machine, command: commands.SetQueue) -> api.Done:
     old = queue.settings
     new = changed(old, command.settings)
     queue.settings = new
+    queue.windowed = new.max_hot_messages is not None or new.max_hot_bytes is not None
     if new.dlq != old.dlq:
         queue.dlq_seen = False
     if new.group_limit != old.group_limit:
@@ -376,7 +404,7 @@ def _set_queue(m: Machine, command: commands.SetQueue) -> api.Done:
 
 def _empty(m: Machine, queue: Queue) -> int:
     """Drop everything a queue holds."""
-    number = queue.length + horizon.forget(m, queue)
+    number = queue.length + horizon.forget(m, queue) + timers.empty_far(m, queue)
     for batch in queue.batches():
         for run in queue.runs_of(batch):
             queue.withdraw(run)
@@ -396,6 +424,8 @@ def _purge_queue(m: Machine, command: commands.PurgeQueue) -> api.Done:
 def _delete_queue(m: Machine, command: commands.DeleteQueue) -> api.Done:
     queue = m.require(command.queue)
     number = _empty(m, queue)
+    pushed, delivered, acked = m.retired
+    m.retired = (pushed + queue.pushed, delivered + queue.delivered, acked + queue.acked)
     queue.mark(HEADER_PAGE)
     del m.queues[queue.name]
     del m.by_uid[queue.uid]
@@ -428,6 +458,11 @@ def _bootstrap(m: Machine, command: commands.Bootstrap) -> api.Done:
     if not m.cluster:
         m.cluster = command.cluster
         m.secret = command.secret
+    return api.Done()
+
+
+def _set_window(m: Machine, command: commands.SetWindow) -> api.Done:
+    m.window = Window(command.messages, command.bytes)
     return api.Done()
 
 
@@ -471,6 +506,9 @@ _HANDLERS: Final[dict[type, Callable[[Machine, Any], Result]]] = {
     commands.CloseSession: _close_session,
     commands.KeepSessions: _keep_sessions,
     commands.Hydrate: horizon.hydrate,
+    commands.SetWindow: _set_window,
+    commands.HydrateFar: pending.hydrate_far,
+    commands.SweepFar: pending.sweep_far,
     commands.Bootstrap: _bootstrap,
     commands.RaiseVersion: _raise_version,
 }
@@ -495,6 +533,9 @@ _ANSWERS: Final[dict[type, type]] = {
     commands.CloseSession: api.Done,
     commands.KeepSessions: api.Done,
     commands.Hydrate: api.Done,
+    commands.SetWindow: api.Done,
+    commands.HydrateFar: api.Done,
+    commands.SweepFar: api.Done,
     commands.Bootstrap: api.Done,
     commands.RaiseVersion: api.Done,
 }

@@ -1,4 +1,10 @@
-"""Cancel and reschedule: exact answers about one message by its id."""
+"""Messages that are pending: cancel and reschedule by id, with exact answers; what comes back from beyond the horizon.
+
+A far message may lie in a sealed page, which the machine cannot read. Whether it may is known from the bounds of the
+pages; then the answer is `LookFar`, nothing has happened, and the request comes again with the rows that were found.
+What moved between the look-up and the entry is found where it is now: near, in the tail, or in a page sealed since,
+which asks for another look.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +13,14 @@ from typing import TYPE_CHECKING
 
 from walrq import api
 from walrq.api import Outcome
+from walrq.far.rows import Row
 from walrq.ids import SEQUENCE_BITS, id_parts
-from walrq.queues import commands
+from walrq.queues import commands, timers
 from walrq.queues.batch import LEASED, PARKED, Batch, Run
+from walrq.queues.effects import LookFar
 from walrq.queues.leases import come_back
 from walrq.queues.pushes import check_horizon
-from walrq.queues.queue import Queue
+from walrq.queues.queue import PAGE_SHIFT, Queue
 
 if TYPE_CHECKING:
     from walrq.queues.machine import Machine
@@ -48,14 +56,99 @@ def _absent(queue: Queue, identifier: int) -> Outcome:
     return Outcome.GONE if uid == queue.uid and 1 <= sequence < queue.next_seq else Outcome.UNKNOWN
 
 
-def cancel(m: Machine, command: commands.Cancel) -> api.Outcomes:
+# --- beyond the horizon -------------------------------------------------------------------------------------
+def _unseen(m: Machine, queue: Queue, ids: tuple[int, ...], found: commands.FarFound | None) -> tuple[int, ...]:
+    """Those of `ids` that may lie in sealed pages nobody looked at: all others can be answered exactly."""
+    if not queue.far_messages or not m.far.pages:
+        return ()
+    seen = 0 if found is None else found.seen
+    return tuple(
+        identifier
+        for identifier in ids
+        if any(number >= seen for number in m.far.pages_for(identifier))
+        and m.far.in_tail(identifier) is None
+        and locate(queue, identifier) is None
+    )
+
+
+def _take_far(m: Machine, queue: Queue, identifier: int, found: commands.FarFound | None) -> Row | None:
+    """Take one message out of the row it waits in; what remains of the row waits on. None: no row holds it."""
+    row = m.far.in_tail(identifier)
+    if row is not None:
+        if timers.owner(m, row) is not queue:
+            return None
+        m.far.leave_tail(row.first_id)
+    else:
+        row = _take_found(m, queue, identifier, found)
+        if row is None:
+            return None
+    timers.leave_far(m, queue, row)
+    offset = identifier - row.first_id
+    if offset:
+        timers.put_far(m, queue, row.part(0, offset - 1))
+    if offset + 1 < row.count:
+        timers.put_far(m, queue, row.part(offset + 1, row.count - 1))
+    return row.part(offset, offset)
+
+
+def _take_found(m: Machine, queue: Queue, identifier: int, found: commands.FarFound | None) -> Row | None:
+    for each in found.rows if found is not None else ():
+        row = each.row
+        if row.first_id <= identifier < row.first_id + row.count and timers.owner(m, row) is queue:
+            # inv: SettledIsFinal  (a row leaves its page once, whoever found it)
+            return row if m.far.mark(each.number, each.position) else None
+    return None
+
+
+def hydrate_far(m: Machine, command: commands.HydrateFar) -> api.Done:
+    """What waits up to a new frontier comes back into its queues, in order of time.
+
+    Raises:
+        InvalidArgument: the rows are not those of the pages; nothing is changed.
+    """
+    arrived = 0
+    touched: dict[int, set[int]] = {}
+    for row in m.far.take(command.since, command.to, command.seen, command.cuts):
+        number = timers.arrive(m, row)
+        if number:
+            touched.setdefault(row.uid, set()).add(row.sequence >> PAGE_SHIFT)
+        arrived += number
+    for uid, pages in touched.items():
+        m.by_uid[uid].keep_order(pages)
+    return api.Done(arrived)
+
+
+def sweep_far(m: Machine, command: commands.SweepFar) -> api.Done:
+    """Rows that an emptied queue left in sealed pages are gone from there too, and from the counts of the log."""
+    far = m.far
+    sweep = far.sweeps[0] if far.sweeps else None
+    if sweep is None or (sweep.uid, sweep.next) != (command.uid, command.first):
+        return api.Done(0)
+    swept = 0
+    for number, position, index in command.rows:
+        if far.mark(number, position):
+            far.blocks.add(index, -1)
+            swept += 1
+    far.swept(command.uid, command.last)
+    queue = m.by_uid.get(command.uid)
+    if queue is not None and all(each.uid != command.uid for each in far.sweeps):
+        queue.far_floor = 0
+    return api.Done(swept)
+
+
+# --- by id --------------------------------------------------------------------------------------------------
+def cancel(m: Machine, command: commands.Cancel) -> api.Outcomes | LookFar:
     """Remove pending messages."""
     queue = m.require(command.queue)
+    unseen = _unseen(m, queue, command.ids, command.far)
+    if unseen:
+        return LookFar(unseen)
     outcomes = []
     for identifier in command.ids:
         found = locate(queue, identifier)
         if found is None:
-            outcomes.append(_absent(queue, identifier))
+            row = _take_far(m, queue, identifier, command.far)
+            outcomes.append(_absent(queue, identifier) if row is None else Outcome.DONE)
         elif found[0].state == LEASED:
             outcomes.append(Outcome.LEASED)
         else:
@@ -71,13 +164,26 @@ def cancel(m: Machine, command: commands.Cancel) -> api.Outcomes:
     return api.Outcomes(tuple(outcomes))
 
 
-def reschedule(m: Machine, command: commands.Reschedule) -> api.Outcomes:
+def reschedule(m: Machine, command: commands.Reschedule) -> api.Outcomes | LookFar:
     """Let a pending message become due at another time."""
     queue = m.require(command.queue)
-    check_horizon(m, command.deliver_at_ms)
+    due_ms = command.deliver_at_ms
+    check_horizon(m, due_ms)
+    unseen = _unseen(m, queue, (command.id,), command.far)
+    if unseen:
+        return LookFar(unseen)
     found = locate(queue, command.id)
     if found is None:
-        return api.Outcomes((_absent(queue, command.id),))
+        row = _take_far(m, queue, command.id, command.far)
+        if row is None:
+            return api.Outcomes((_absent(queue, command.id),))
+        if 0 < row.expire_ms <= m.wall:
+            return api.Outcomes((Outcome.GONE,))
+        back = timers.settle_down(m, queue, row.at(due_ms))
+        queue.keep_order({back.batch.seq >> PAGE_SHIFT})
+        if due_ms <= m.wall:
+            return api.Outcomes((Outcome.DONE,))
+        found = back, back.first
     run, offset = found
     if run.state == LEASED:
         return api.Outcomes((Outcome.LEASED,))
@@ -85,8 +191,13 @@ def reschedule(m: Machine, command: commands.Reschedule) -> api.Outcomes:
         # Dead messages are not pending: they are driven back, not rescheduled.
         return api.Outcomes((Outcome.GONE,))
     piece = queue.carve(run, offset, offset)
-    if command.deliver_at_ms > m.wall:
-        queue.put_delayed(piece, command.deliver_at_ms)
+    if due_ms > m.wall:
+        if timers.is_far(m, queue, piece.batch, piece.first, due_ms):
+            row = timers.stretch(queue, piece, due_ms)
+            queue.finish(piece)
+            timers.put_far(m, queue, row)
+        else:
+            queue.put_delayed(piece, due_ms)
         if queue.ready:
             m.effects.woken.add(queue.name)
     else:

@@ -10,7 +10,7 @@ from walrq import api
 from walrq.errors import DelayTooLong, Overloaded, QueueFull
 from walrq.ids import message_id
 from walrq.limits import BATCH_MESSAGES_MAX, DELAY_MS_MAX, POLL_BYTES_MAX
-from walrq.queues import commands, death, horizon
+from walrq.queues import commands, death, horizon, timers
 from walrq.queues.batch import READY, Batch, Origin, Run
 from walrq.queues.effects import Grant
 from walrq.queues.queue import Queue
@@ -75,7 +75,14 @@ def _push(m: Machine, command: commands.Push) -> api.Pushed:
         assert columns.dedup is not None
         _remember_ids(m, queue, columns.dedup, known, first_id)
     if not known and columns.groups is None and due <= wall:
-        if (m.windowed or queue.cold) and horizon.push_cold(m, queue, batch):
+        # The window is asked only where it may be full: see `horizon.is_full`.
+        tally, window = m.tally, m.window
+        if (
+            tally.messages + number > window.pushed_messages
+            or tally.bytes + size > window.pushed_bytes
+            or queue.cold
+            or queue.windowed
+        ) and horizon.admit(m, queue, batch):
             return api.Pushed(first_id, number)
         queue.add_batch(batch)
         queue.put_fresh(batch)
@@ -206,14 +213,21 @@ def _place(
         first = last + 1
     if not stretches:
         return
+    if due > m.wall and timers.is_far(m, queue, batch, stretches[0][0], due):
+        for first, last, group in stretches:
+            run = Run(batch, first, last, batch.seq + first, 0, 0, group)
+            timers.put_far(m, queue, timers.stretch(queue, run, due))
+        return
+    runs = [Run(batch, first, last, batch.seq + first, 0, 0, group) for first, last, group in stretches]
+    if due <= m.wall and horizon.is_windowed(m, queue) and horizon.admit(m, queue, batch, runs):
+        return
     queue.add_batch(batch)
     for position in sorted(burned or ()):
         queue.burn(batch, position, position)
     if due <= m.wall and stretches == [(0, number - 1, None)]:
         queue.put_fresh(batch)
     else:
-        for first, last, group in stretches:
-            run = Run(batch, first, last, batch.seq + first, 0, 0, group)
+        for run in runs:
             if due > m.wall:
                 queue.put_delayed(run, due)
             else:
@@ -244,10 +258,10 @@ def _make_room(m: Machine, queue: Queue, number: int, size: int, known: dict[int
 
 
 def _held(queue: Queue) -> tuple[int, int]:
-    """Messages and bytes of a queue, those outside the hot window included."""
+    """Messages and bytes of a queue, those outside the hot window and beyond the horizon included."""
     return (
-        queue.length + sum(cold.messages for cold in queue.cold.values()),
-        queue.bytes + sum(cold.bytes for cold in queue.cold.values()),
+        queue.length + queue.far_messages + sum(cold.messages for cold in queue.cold.values()),
+        queue.bytes + queue.far_bytes + sum(cold.bytes for cold in queue.cold.values()),
     )
 
 

@@ -34,7 +34,7 @@ from walrq.queues.batch import (
     Lease,
     Run,
 )
-from walrq.queues.lanes import Cold, Group, Level, Returned, Tally, head_of, tie
+from walrq.queues.lanes import GROUPED, SEALED_FIRST, Cold, Group, Level, Tally, head_of, line_of, tie
 from walrq.queues.settings import Settings
 from walrq.queues.timers import BACKOFF_ENDS, DUE, TTL, TimerHeap
 
@@ -76,6 +76,7 @@ class Queue:
         "far_messages",
         "first_touch",
         "groups",
+        "held",
         "lease_timers",
         "leased",
         "leases",
@@ -83,6 +84,7 @@ class Queue:
         "live_blocks",
         "moved_in",
         "name",
+        "next_cold",
         "next_lease",
         "next_seq",
         "origins",
@@ -94,9 +96,11 @@ class Queue:
         "rotation",
         "settings",
         "tally",
+        "thirst",
         "tops",
         "uid",
         "wall_timers",
+        "windowed",
     )
 
     def __init__(
@@ -109,6 +113,7 @@ class Queue:
         live_blocks: dict[int, int],
         tally: Tally,
         first_touch: Callable[[Queue, int], None],
+        thirst: dict[int, None],
     ) -> None:
         self.name = name
         self.uid = uid
@@ -116,13 +121,19 @@ class Queue:
         self.next_seq = 1
         self.next_lease = 1
         self.levels: dict[int, Level] = {}
-        # Priorities with something ready, ascending.
+        # Priorities with something ready, hot or cold, ascending: those of `levels`.
         self.tops: list[int] = []
         self.groups: dict[str, Group] = {}
         # Ordered dictionaries, here and for `dedup`: the first entry of a plain one that loses its first entry over
         # and over is found by a walk over all that were lost.
         self.rotation: dict[int, OrderedDict[str | None, None]] = {}
         self.cold: dict[int, Cold] = {}
+        # The number of the next stretch that is sealed: never given twice.
+        self.next_cold = SEALED_FIRST
+        # It has a hot window of its own.
+        self.windowed = False
+        # Groups without a turn only because their head stands beyond the border.
+        self.held: set[str] = set()
         self.leases: dict[int, Lease] = {}
         self.parked_runs: dict[int, Run] = {}
         self.pages: dict[int, dict[int, Batch]] = {}
@@ -154,6 +165,8 @@ class Queue:
         self.live_blocks = live_blocks
         self.tally = tally
         self.first_touch = first_touch
+        # Uids of queues that have something cold and whose window may have room. For a leader, not part of the state.
+        self.thirst = thirst
 
     # --- pages ----------------------------------------------------------------------------------------------
     def mark(self, page: int) -> None:
@@ -220,6 +233,8 @@ class Queue:
         self.bytes -= size
         self.tally.messages -= number
         self.tally.bytes -= size
+        if self.cold:
+            self.thirst[self.uid] = None
         origin = batch.origin
         if origin is not None and origin.queue is not None:
             left = self.origins[origin.queue] - number
@@ -244,6 +259,19 @@ class Queue:
                 del moved[batch.seq]
                 if not moved:
                     del self.moved_in[origin.first_id >> SEQUENCE_BITS]
+
+    def rejoin(self, batch: Batch, first: int, number: int) -> None:
+        """Messages of a batch that were accounted as gone are back; the caller places them at once."""
+        self.mark(batch.seq >> PAGE_SHIFT)
+        # inv: Conservation
+        batch.live += number
+        size = batch.bytes_of(first, first + number - 1)
+        self.bytes += size
+        self.tally.messages += number
+        self.tally.bytes += size
+        origin = batch.origin
+        if origin is not None and origin.queue is not None:
+            self.origins[origin.queue] = self.origins.get(origin.queue, 0) + number
 
     def burn(self, batch: Batch, first: int, last: int) -> None:
         """Messages first..last of a batch not yet placed are not stored (dedup hits)."""
@@ -273,9 +301,10 @@ class Queue:
             batches = self.pages.get(number)
             if batches is None:
                 continue
+            # A stretch that came back on its own may lie within what is left of its batch: the nearest one holds it.
             for batch in reversed(batches.values()):
-                if batch.seq <= sequence:
-                    return batch if sequence < batch.seq + batch.count else None
+                if batch.seq <= sequence < batch.seq + batch.count:
+                    return batch
         return None
 
     def runs_of(self, batch: Batch) -> list[Run]:
@@ -344,13 +373,16 @@ class Queue:
         level = self.levels.get(priority)
         if level is None:
             level = self.levels[priority] = Level()
-        insort(self.tops, priority)
-        if self.groups:
-            self._seat(None, priority)
+            insort(self.tops, priority)
+            if self.groups:
+                self._seat(None, priority)
         return level
 
     def _close(self, priority: int) -> None:
-        """The level has nothing ready any more."""
+        """The level has nothing hot any more."""
+        if self.cold and priority in self.cold:
+            # inv: FirstDeliveryOrder  (lower ones wait until what is cold of it is back)
+            return
         if self.tops[-1] == priority:
             self.tops.pop()
         else:
@@ -391,7 +423,11 @@ class Queue:
         head = group.head()
         priority: int | None = None
         if head is not None and not group.waiting and group.in_flight < self.settings.group_limit:
-            priority = head.batch.priority
+            cold = self.cold.get(GROUPED) if self.cold else None
+            if cold is None or head.order <= cold.floor:
+                priority = head.batch.priority
+            else:
+                self.held.add(group.key)
         if priority != group.turn:
             if group.turn is not None:
                 self._unseat(group.key, group.turn)
@@ -408,6 +444,45 @@ class Queue:
         """After a change of the group limit. Those that become eligible come by the order of their heads: the order
         of the dictionary is another one in a machine that was loaded from an image."""
         heads = [(head.order, group) for group in self.groups.values() if (head := group.head()) is not None]
+        for _, group in sorted(heads, key=lambda pair: pair[0]):
+            self.reseat(group)
+
+    # --- what is cold ---------------------------------------------------------------------------------------
+    def begin_cold(self, lane: int, floor: int) -> Cold:
+        """A lane with something cold behind its hot messages."""
+        self.mark(HEADER_PAGE)
+        cold = self.cold[lane] = Cold(floor)
+        if lane != GROUPED:
+            self._open(lane)
+        return cold
+
+    def end_cold(self, lane: int) -> None:
+        """Nothing of a lane is cold any more."""
+        self.mark(HEADER_PAGE)
+        del self.cold[lane]
+        if lane != GROUPED and not self.levels[lane].ready:
+            self._close(lane)
+        elif lane == GROUPED:
+            self.release_held()
+
+    def border(self, priority: int) -> int | None:
+        """Ungrouped messages of a higher order wait until those before them are back; None: none waits."""
+        cold = self.cold.get(priority)
+        grouped = self.cold.get(GROUPED)
+        if grouped is None or priority not in grouped.mixed:
+            return cold.floor if cold is not None else None
+        return min(cold.floor, grouped.floor) if cold is not None else grouped.floor
+
+    def release_held(self) -> None:
+        """The border of groups has moved: those whose head it lies behind now take part, in order of their heads."""
+        if not self.held:
+            return
+        keys, self.held = self.held, set()
+        heads = [
+            (head.order, group)
+            for key in keys
+            if (group := self.groups.get(key)) is not None and (head := group.head()) is not None
+        ]
         for _, group in sorted(heads, key=lambda pair: pair[0]):
             self.reseat(group)
 
@@ -653,10 +728,14 @@ class Queue:
             left -= run.last - run.first + 1
             if left > 0:
                 bytes_limit -= run.batch.bytes_of(run.first, run.last)
+        if self.cold:
+            self.thirst[self.uid] = None
         return limit - left
 
     def takeable(self) -> int:
         """How many messages `take` would hand out if each left the queue: all ready ones whose group does not wait."""
+        if self.cold:
+            return sum(1 for _ in self.upcoming())
         if not self.groups:
             return self.ready
         return self.ready - sum(group.ready for group in self.groups.values() if group.turn is None)
@@ -670,9 +749,12 @@ class Queue:
         heads: dict[tuple[str | None, int], tuple[int, Batch, int]] = {}
         for priority, lanes in rotation.items():
             for lane in lanes:
-                line = _line(self.groups[lane].heap if lane is not None else self.levels[priority])
+                border = self._border_of(lane, priority)
+                line = line_of(self.groups[lane].heap if lane is not None else self.levels[priority], border)
                 key = (lane, priority if lane is None else -1)
-                heads[key] = next(line)
+                head = next(line, None)
+                if head is not None:
+                    heads[key] = head
                 lines[key] = line
         while rotation:
             priority = max(rotation)
@@ -680,12 +762,26 @@ class Queue:
             if not rotation[priority]:
                 del rotation[priority]
             key = (lane, priority if lane is None else -1)
+            if key not in heads:
+                # What comes next is cold.
+                return
             _, batch, offset = heads[key]
             yield batch, offset
             following = next(lines[key], None)
-            if following is not None:
+            if following is None and self.cold and lane is None and self.border(priority) is not None:
+                rotation.setdefault(priority, []).append(lane)
+                del heads[key]
+            elif following is not None:
                 heads[key] = following
                 rotation.setdefault(following[1].priority, []).append(lane)
+
+    def _border_of(self, lane: str | None, priority: int) -> int | None:
+        if not self.cold:
+            return None
+        if lane is None:
+            return self.border(priority)
+        grouped = self.cold.get(GROUPED)
+        return grouped.floor if grouped is not None else None
 
     def _take_level(self, priority: int, limit: int, bytes_limit: int, must: bool) -> Run | None:
         """Up to `limit` messages of one level as one run; None when not even one fits (unless it must)."""
@@ -694,6 +790,8 @@ class Queue:
         while fresh and not fresh[0].fresh:
             fresh.popleft()
         returned = head_of(level.returned) if level.returned else None
+        if self.cold and self._is_dry(priority, fresh[0] if fresh else None, returned):
+            return None
         if returned is not None and (not fresh or returned.order < fresh[0].seq + fresh[0].cursor):
             batch = returned.batch
             number = min(limit, returned.last - returned.first + 1)
@@ -732,6 +830,14 @@ class Queue:
             pieces[first] = run
         return run
 
+    def _is_dry(self, priority: int, fresh: Batch | None, returned: Run | None) -> bool:
+        """Whether what comes next of a level is cold."""
+        if fresh is None and returned is None:
+            return True
+        border = self.border(priority)
+        orders = ([] if fresh is None else [fresh.seq + fresh.cursor]) + ([] if returned is None else [returned.order])
+        return border is not None and min(orders) > border
+
     def _take_part(self, run: Run, number: int) -> Run:
         """The first `number` messages of a ready run that was just popped from its heap."""
         if number == run.last - run.first + 1:
@@ -765,18 +871,6 @@ class Queue:
         if lane in self.rotation.get(priority, ()):
             self._seat(lane, priority)
         return run
-
-
-def _line(lane: Level | list[Returned]) -> Iterator[tuple[int, Batch, int]]:
-    """(order, batch, offset) of a lane's ready messages, head first; changes nothing."""
-    heap = lane.returned if isinstance(lane, Level) else lane
-    runs = {id(run): run for order, _, run in heap if run.state == READY and run.order == order}
-    stretches = [(run.order, run.batch, run.first, run.last) for run in runs.values()]
-    if isinstance(lane, Level):
-        stretches += [(b.seq + b.cursor, b, b.cursor, b.count - 1) for b in lane.fresh if b.fresh]
-    for order, batch, first, last in sorted(stretches, key=lambda stretch: stretch[0]):
-        for offset in range(first, last + 1):
-            yield order + offset - first, batch, offset
 
 
 def _fitting(batch: Batch, first: int, number: int, bytes_limit: int, must: bool) -> int:

@@ -15,12 +15,15 @@ import attrs
 
 from walrq import api
 from walrq.api import State
+from walrq.far.rows import ATTEMPTS, DELIVERY, GROUP, HISTORY, ORIGIN, Row
+from walrq.ids import id_parts
 from walrq.limits import BATCH_MESSAGES_MAX, FRAME_BYTES_MAX
 from walrq.queues import death
 from walrq.queues.batch import BACKOFF, DELAYED, LEASED, PARKED, READY, Batch, Run
 from walrq.queues.effects import Seen
 from walrq.queues.queue import LIVE_SHIFT, PAGE_SHIFT, Queue
 from walrq.queues.settings import as_dict
+from walrq.queues.timers import open_attempts
 
 if TYPE_CHECKING:
     from walrq.queues.machine import Machine
@@ -92,6 +95,41 @@ def dead(m: Machine, request: api.ListDead) -> tuple[list[Seen], int]:
     return seen, 0
 
 
+# The cursor of a page of far messages: this, and a place among them.
+FAR_AFTER: Final = 1 << 63
+
+
+def far_seen(row: Row, first: int, last: int) -> list[Seen]:
+    """Messages `first` .. `last` of a row that waits beyond the horizon, as peek shows delayed ones."""
+    more = row.more
+    _, origin, reason, died_ms, *story = more.get(ORIGIN, (0, None, None, 0))
+    history = open_attempts(story[0] if reason is not None else more.get(HISTORY, ()))
+    return [
+        Seen(
+            row.index,
+            row.ordinal,
+            row.base + offset,
+            api.Peeked(
+                id=row.first_id + offset,
+                state=State.DELAYED,
+                sequence=row.sequence + offset,
+                priority=row.priority,
+                delivery=more.get(DELIVERY, 0),
+                attempts=more.get(ATTEMPTS, 0),
+                pushed_ms=id_parts(row.first_id)[0],
+                due_ms=row.due_ms,
+                group=more.get(GROUP),
+                payload=None,
+                reason=reason,
+                origin=origin,
+                died_ms=died_ms,
+                history=history,
+            ),
+        )
+        for offset in range(first, last + 1)
+    ]
+
+
 def _weight(seen: Seen) -> int:
     """About how many bytes a message's story takes in a reply."""
     weight = _ROW_BYTES
@@ -145,25 +183,50 @@ def show(m: Machine, name: str) -> api.QueueInfo:
     return _info(m, m.require(name))
 
 
-def _info(m: Machine, queue: Queue) -> api.QueueInfo:
+@attrs.define
+class Counts:
+    """How many messages a queue has in each state; `target` is its dead-letter queue, None while that is not there."""
+
+    ready: int
+    delayed: int
+    leased: int
+    dead: int
+    target: str | None
+
+
+def counts(m: Machine, queue: Queue) -> Counts:
+    """A queue's numbers, cheaply: for those who look at all queues."""
     target = death.target_name(queue)
     buried = m.queues.get(target) if target is not None else None
-    oldest = 0
+    return Counts(
+        queue.ready + sum(cold.messages for cold in queue.cold.values()),
+        queue.delayed + queue.far_messages,
+        queue.leased,
+        queue.parked + (buried.origins.get(queue.name, 0) if buried is not None else 0),
+        target if buried is not None else None,
+    )
+
+
+def oldest_ms(queue: Queue) -> int:
+    """Wall stamp of the push of the message with the lowest sequence, 0 when there is none."""
     for batches in queue.pages.values():
         for batch in batches.values():
-            oldest = batch.pushed_ms
-            break
-        break
+            return batch.pushed_ms
+    return 0
+
+
+def _info(m: Machine, queue: Queue) -> api.QueueInfo:
+    number = counts(m, queue)
     return api.QueueInfo(
         name=queue.name,
         uid=queue.uid,
-        ready=queue.ready + sum(cold.messages for cold in queue.cold.values()),
-        delayed=queue.delayed,
-        leased=queue.leased,
+        ready=number.ready,
+        delayed=number.delayed,
+        leased=number.leased,
         parked=queue.parked,
-        dead=queue.parked + (buried.origins.get(queue.name, 0) if buried is not None else 0),
-        bytes=queue.bytes,
-        oldest_ms=oldest,
+        dead=number.dead,
+        bytes=queue.bytes + queue.far_bytes,
+        oldest_ms=oldest_ms(queue),
         pushed=queue.pushed,
         delivered=queue.delivered,
         acked=queue.acked,

@@ -14,6 +14,7 @@ import attrs
 from walrq import limits
 from walrq.errors import InvalidQueueName, InvalidSetting, UnknownSetting
 from walrq.ids import check_queue_name
+from walrq.queues.commands import SETTINGS_SINCE_2
 
 DLQ_NONE: Final = "none"
 OVERFLOWS: Final = ("reject", "drop_oldest")
@@ -39,6 +40,8 @@ class Settings:
         group_limit: messages of one group in flight.
         max_in_flight: leased messages of the queue.
         paused: polls get nothing.
+        max_hot_messages: messages of the queue whose metadata is in memory; None = what the node's window has room for.
+        max_hot_bytes: their bytes.
     """
 
     visibility_ms: int = limits.VISIBILITY_MS_DEFAULT
@@ -56,6 +59,8 @@ class Settings:
     group_limit: int = limits.GROUP_LIMIT_DEFAULT
     max_in_flight: int | None = None
     paused: bool = False
+    max_hot_messages: int | None = None
+    max_hot_bytes: int | None = None
 
 
 DEFAULTS: Final = Settings()
@@ -127,6 +132,8 @@ CHECKS: Final[Mapping[str, _Check]] = {
     "group_limit": _integer(1, limits.IN_FLIGHT_RUNS_MAX),
     "max_in_flight": _integer(1, limits.IN_FLIGHT_RUNS_MAX, optional=True),
     "paused": _flag,
+    "max_hot_messages": _integer(1, _UNBOUNDED, optional=True),
+    "max_hot_bytes": _integer(1, _UNBOUNDED, optional=True),
 }
 
 
@@ -158,3 +165,8 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
 def as_dict(settings: Settings) -> dict[str, Any]:
     """Plain values by name."""
     return attrs.asdict(settings)
+
+
+def known_to_all(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Without those that nodes of version 1 do not know, as long as nobody has set them."""
+    return {name: given for name, given in settings.items() if name not in SETTINGS_SINCE_2 or given is not None}
