@@ -640,6 +640,23 @@ def test_a_learner_is_promoted_once_it_has_caught_up() -> None:
     assert set("abcd") == set(raft.membership.current.voters)
 
 
+def test_a_learner_that_fell_silent_is_not_promoted() -> None:
+    """Drains: a dead node's vote only makes the majority larger, and its lag says nothing while little is written."""
+    raft = leader()
+    raft.add_learner(Member("d"))
+    write(raft)
+    for node_id in "bd":
+        hear(raft, AppendReply, node_id, 3, True, 5)
+    tick(raft, 10)
+    hear(raft, AppendReply, "b", 3, True, 5)
+    tick(raft, 10)
+    with pytest.raises(NotReady, match="'d' was not heard of lately"):
+        raft.promote("d")
+    hear(raft, AppendReply, "d", 3, True, 5)
+    raft.promote("d")
+    assert set("abcd") == set(raft.membership.current.voters)
+
+
 def test_learners_and_strangers_never_stand() -> None:
     """Also when told to."""
     for raft in (

@@ -222,7 +222,8 @@ class Node:
 
         Raises:
             InvalidArgument: it is no learner.
-            NotReady: it has not caught up yet, or see `_change`.
+            NotReady: it has not caught up yet, or was not heard of lately (a vote of a dead node only makes the
+                majority larger), or see `_change`.
             NotLeader: see `_change`.
         """
         configuration = self.membership.current.promoted(node)
@@ -236,6 +237,8 @@ class Node:
                     f"{RAFT_PROMOTE_LAG_ENTRIES_MAX}",
                     limit=RAFT_PROMOTE_LAG_ENTRIES_MAX,
                 )
+            if not progress.active:
+                raise NotReady(f"node {node!r} was not heard of lately; a learner is promoted while it answers")
         return self._change(configuration)
 
     def remove(self, node: str) -> tuple[Position, bytes]:

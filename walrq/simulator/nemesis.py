@@ -279,6 +279,8 @@ class Nemesis:
     # --- repair ---------------------------------------------------------------------------------------------
     def replace(self, lost: Node, newcomer: Node) -> None:
         """Somebody has to tell the group that a node is gone and another one takes its place."""
+        if lost.name in self._wanted:
+            self._wanted.remove(lost.name)
         self._unwanted.append(lost.name)
         self._wanted.append(newcomer.name)
         self._cluster.at(20 * MS, self._repair)

@@ -99,6 +99,8 @@ class Node:
         self._turns = 0
         self._settles = False
         self._unfinished: tuple[int, int] | None = None
+        # From where a persist replaces entries that has not come back: what it replaces may be gone or not.
+        self._cutting: int | None = None
         self._lost_power = False
         self._was_damaged = False
         # Faults still happen.
@@ -245,6 +247,9 @@ class Node:
         self._was_damaged = self._was_damaged or harmed or suspect
         self.damaged = harmed or suspect
         old = self.stored
+        if self._cutting is not None:
+            old.cut(self._cutting)
+            self._cutting = None
         new = Stored(lost=old.lost)
         new.covered = storage.snapshot.index if storage.snapshot is not None else 0
         new.terms = {record.index: record.term for record in storage.entries(1)}
@@ -412,6 +417,8 @@ class Node:
         """What an operator asks of a leader: changes of the group, a handover."""
         assert self.replica is not None
         call(self.replica)
+        # At once, also while the process stands still: a change of the group is in effect when it is appended.
+        self.configuration = self.replica.configuration
         self._guarded(self._after)
 
     def ask_read(self) -> None:
@@ -597,7 +604,9 @@ class Node:
             self._later(5 * MS, lambda: self._persist(batch, left_us))
             return
         assert self.replica is not None
+        self._cutting = batch.ready.cut_from
         self.replica.persist(batch)
+        self._cutting = None
         if not batch.refused:
             stored, ready = self.stored, batch.ready
             if ready.hard_state is not None:
