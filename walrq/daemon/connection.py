@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from walrq import api
 from walrq.daemon.broker import Broker
@@ -43,6 +43,42 @@ from walrq.queues.commands import Target
 log = logging.getLogger("walrq.connection")
 
 _EMPTY: Final = memoryview(b"")
+
+
+class Carried(Protocol):
+    """What a front carries: a connection of whatever protocol, as seen from the side of its bytes. See the module."""
+
+    peer: str
+    ending: bool
+    client_ended: bool
+    watched: bool
+
+    @property
+    def takes_leases(self) -> bool: ...
+    @takes_leases.setter
+    def takes_leases(self, takes: bool) -> None: ...
+    @property
+    def waiting(self) -> set[PollCall]: ...
+    @property
+    def partial(self) -> int: ...
+    @property
+    def unsent(self) -> int: ...
+    @property
+    def reading(self) -> bool: ...
+    @property
+    def finished(self) -> bool: ...
+    @property
+    def has_deadline(self) -> bool: ...
+
+    def receive(self, data: bytes, now_ms: int) -> None: ...
+    def receive_eof(self) -> None: ...
+    def end(self) -> None: ...
+    def output(self) -> memoryview: ...
+    def sent(self, count: int, now_ms: int) -> None: ...
+    def go_away(self, code: Code, text: str) -> None: ...
+    def client_is_leaving(self) -> None: ...
+    def lost(self) -> None: ...
+    def overdue(self, now_ms: int) -> str | None: ...
 
 
 class Connection:
@@ -202,6 +238,11 @@ class Connection:
             self._partial_since_ms = None
         if events:
             self._on_output(self)
+
+    def client_is_leaving(self) -> None:
+        """The client has closed its side, perhaps behind input that is not read yet: nothing is leased to it."""
+        self.takes_leases = False
+        self._broker.polls.drop_waiting(self)
 
     def receive_eof(self) -> None:
         """The client will send no more: parked polls end, what else is in flight is answered, then it is

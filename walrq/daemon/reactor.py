@@ -16,14 +16,14 @@ import os
 import select
 import socket
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, Protocol, TypeAlias
 
 import trio
 
 from walrq import api
 from walrq.daemon.broker import Broker
 from walrq.daemon.clock import Clock
-from walrq.daemon.connection import Connection, input_overload
+from walrq.daemon.connection import Carried, Connection, input_overload
 from walrq.daemon.driver import Driver
 from walrq.errors import Code
 from walrq.limits import IN_FLIGHT_BYTES_MAX
@@ -56,16 +56,33 @@ AVAILABLE: Final = hasattr(select, "epoll") and hasattr(os, "eventfd")
 """Whether this system has epoll and eventfd; `stream_front.py` serves where it has not."""
 
 
-class _Peer(Connection):
-    """A connection and its socket."""
+class Peer(Carried, Protocol):
+    """A connection and its socket.
+
+    Attributes:
+        lingers_until_ms: everything is said, and what the client still sends is thrown away until it reads that; 0 =
+            not yet.
+    """
+
+    sock: socket.socket
+    fd: int
+    events: int
+    lingers_until_ms: int
+
+
+class _Native(Connection):
+    """A connection of the native protocol and its socket."""
 
     __slots__ = ("events", "fd", "lingers_until_ms", "sock")
 
     sock: socket.socket
     fd: int
     events: int
-    # Everything is said, and what the client still sends is thrown away until it reads that; 0 = not yet.
     lingers_until_ms: int
+
+
+Make: TypeAlias = Callable[[str, int, Callable[[Any], None]], Peer]
+"""(the other end's address, the monotonic clock, whom to tell that there is something to send) -> its connection."""
 
 
 class Reactor:
@@ -96,9 +113,9 @@ class Reactor:
         # That of all incoming links, while they are read here.
         self._links = -1
         self._epoll = select.epoll()
-        self._peers: dict[int, _Peer] = {}
-        self._dirty: dict[_Peer, None] = {}
-        self._watched: set[_Peer] = set()
+        self._peers: dict[int, Peer] = {}
+        self._dirty: dict[Peer, None] = {}
+        self._watched: set[Peer] = set()
         self._watch = trio.Event()
         self._room = trio.Event()
         self._sent = trio.Event()
@@ -108,21 +125,18 @@ class Reactor:
     def __len__(self) -> int:
         return len(self._peers)
 
-    def add(self, sock: socket.socket, peer: str) -> None:
-        """Serve a connected socket; it is the reactor's from now on.
+    def _native(self, peer: str, now_ms: int, on_output: Callable[[Any], None]) -> Peer:
+        return _Native(self._broker, self._welcome, peer=peer, now_ms=now_ms, on_output=on_output)
+
+    def add(self, sock: socket.socket, peer: str, make: Make | None = None) -> None:
+        """Serve a connected socket; it is the reactor's from now on. `make`: of another protocol than the native one.
 
         Raises:
             OSError: the epoll takes no more; the socket is still the caller's.
         """
         sock.setblocking(False)
         self._epoll.register(sock.fileno(), _IN)
-        connection = _Peer(
-            self._broker,
-            self._welcome,
-            peer=peer,
-            now_ms=self._clock.monotonic_ms(),
-            on_output=self._mark,  # type: ignore[arg-type]  # called with this very peer
-        )
+        connection = (make or self._native)(peer, self._clock.monotonic_ms(), self._mark)
         connection.sock = sock
         connection.fd = sock.fileno()
         connection.events = _IN
@@ -218,8 +232,7 @@ class Reactor:
                 self._close(peer)
                 continue
             if events & _RDHUP:
-                peer.takes_leases = False
-                self._broker.polls.drop_waiting(peer)
+                peer.client_is_leaving()
             if events & _OUT:
                 self._dirty[peer] = None
             if events & _IN:
@@ -230,7 +243,7 @@ class Reactor:
             elif peer.fd in peers:
                 self._read(peer, now_ms)
 
-    def _read(self, peer: _Peer, now_ms: int) -> None:
+    def _read(self, peer: Peer, now_ms: int) -> None:
         try:
             for _ in range(_READS_PER_TURN_MAX):
                 if not peer.reading:
@@ -258,7 +271,7 @@ class Reactor:
             return
         self._dirty[peer] = None
 
-    def _bound_partial(self, peer: _Peer, grown: int) -> None:
+    def _bound_partial(self, peer: Peer, grown: int) -> None:
         """Unfinished frames of all connections together stay bounded: who outgrows the bound is sent away."""
         if peer.partial < _READ_BYTES:
             return
@@ -269,7 +282,7 @@ class Reactor:
             peer.go_away(error.code, error.text)
             peer.end()
 
-    def _mark(self, peer: _Peer) -> None:
+    def _mark(self, peer: Peer) -> None:
         self._dirty[peer] = None
 
     def flush(self) -> None:
@@ -292,7 +305,7 @@ class Reactor:
         if not self._room.is_set() and not self._broker.saturated:
             self._room.set()
 
-    def _send(self, peer: _Peer, now_ms: int) -> None:
+    def _send(self, peer: Peer, now_ms: int) -> None:
         output = peer.output()
         if output:
             try:
@@ -305,7 +318,8 @@ class Reactor:
         if peer.finished:
             self._finish(peer, now_ms)
             return
-        events = (_IN if peer.reading else 0) | (_OUT if peer.unsent else 0)
+        # While nothing is read the client's leaving is still noticed, once: nothing must be leased to it.
+        events = (_IN if peer.reading else _RDHUP if peer.takes_leases else 0) | (_OUT if peer.unsent else 0)
         if events != peer.events:
             peer.events = events
             self._epoll.modify(peer.fd, events)
@@ -314,7 +328,7 @@ class Reactor:
             self._watched.add(peer)
             self._watch.set()
 
-    def _finish(self, peer: _Peer, now_ms: int) -> None:
+    def _finish(self, peer: Peer, now_ms: int) -> None:
         """Everything is said. Closing while the client still sends would reset the connection, and it would
         never read why it was sent away; so its input is thrown away for a moment.
         """
@@ -330,7 +344,7 @@ class Reactor:
         self._watched.add(peer)
         self._watch.set()
 
-    def _discard(self, peer: _Peer) -> None:
+    def _discard(self, peer: Peer) -> None:
         try:
             for _ in range(_READS_PER_TURN_MAX):
                 if not peer.sock.recv(_READ_BYTES):
@@ -342,7 +356,7 @@ class Reactor:
             log.debug("connection_lost peer=%s: %s", peer.peer, error)
             self._close(peer)
 
-    def _close(self, peer: _Peer) -> None:
+    def _close(self, peer: Peer) -> None:
         if self._peers.pop(peer.fd, None) is None:
             return
         self._watched.discard(peer)
@@ -373,7 +387,7 @@ class Reactor:
                     peer.watched = False
                     self._watched.discard(peer)
 
-    def _send_last(self, peer: _Peer) -> None:
+    def _send_last(self, peer: Peer) -> None:
         try:
             output = peer.output()
             if output:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
 from walrq import api
 from walrq.daemon.broker import Broker
 from walrq.daemon.clock import Clock
-from walrq.daemon.connection import Connection, input_overload
+from walrq.daemon.connection import Carried, Connection, input_overload
 from walrq.errors import Code
 from walrq.limits import IN_FLIGHT_BYTES_MAX
 from walrq.protocol.handshake import Hello, Welcome
@@ -27,6 +27,20 @@ _READ_BYTES: Final = 128 * 1024
 _SWEEP_S: Final = 1.0
 # Goodbye frames of a connection that is over.
 _LAST_SEND_S: Final = 1.0
+
+
+class Served(Carried, Protocol):
+    """A connection of whatever protocol, and the events its tasks sleep on.
+
+    Attributes:
+        sending: output is on its way.
+        hurry: set when it begins to run against a deadline.
+    """
+
+    may_read: trio.Event
+    outgoing: trio.Event
+    sending: bool
+    hurry: trio.Event
 
 
 class StreamConnection(Connection):
@@ -59,8 +73,8 @@ class StreamFront:
         self._broker = broker
         self._clock = clock
         self._welcome = welcome
-        self._served: set[StreamConnection] = set()
-        self._dirty: set[StreamConnection] = set()
+        self._served: set[Served] = set()
+        self._dirty: set[Served] = set()
         self._room = trio.Event()
         self._sent = trio.Event()
         self._last_input_ms = 0
@@ -82,7 +96,7 @@ class StreamFront:
             task_status.started()
             await trio.sleep_forever()
 
-    def make(self, stream: trio.abc.Stream, peer: str) -> StreamConnection:
+    def make(self, stream: trio.abc.Stream, peer: str) -> Served:
         """The connection object for `stream`."""
         return StreamConnection(
             self._broker,
@@ -115,7 +129,7 @@ class StreamFront:
             self._sent.set()
             await trio.aclose_forcefully(stream)
 
-    async def _linger(self, connection: StreamConnection, stream: trio.abc.Stream) -> None:
+    async def _linger(self, connection: Served, stream: trio.abc.Stream) -> None:
         """Everything is said. Closing while the client still sends may reset the connection, and it would
         never read why it was sent away; so its input is thrown away for a moment.
         """
@@ -127,7 +141,7 @@ class StreamFront:
             while await stream.receive_some(_READ_BYTES):
                 pass
 
-    async def _read(self, connection: StreamConnection, stream: trio.abc.Stream) -> None:
+    async def _read(self, connection: Served, stream: trio.abc.Stream) -> None:
         while not connection.ending:
             if not connection.reading:
                 connection.may_read = trio.Event()
@@ -152,7 +166,7 @@ class StreamFront:
             if connection.has_deadline:
                 connection.hurry.set()
 
-    def _bound_partial(self, connection: StreamConnection) -> None:
+    def _bound_partial(self, connection: Served) -> None:
         """Unfinished frames of all connections together stay bounded: who outgrows the bound is sent away."""
         if connection.partial < _READ_BYTES:
             return
@@ -163,7 +177,7 @@ class StreamFront:
             connection.go_away(error.code, error.text)
             connection.end()
 
-    async def _write(self, connection: StreamConnection, stream: trio.abc.Stream) -> None:
+    async def _write(self, connection: Served, stream: trio.abc.Stream) -> None:
         while True:
             output = connection.output()
             if output:
@@ -183,7 +197,7 @@ class StreamFront:
                 connection.outgoing = trio.Event()
                 await connection.outgoing.wait()
 
-    async def _watch(self, connection: StreamConnection, stream: trio.abc.Stream) -> None:
+    async def _watch(self, connection: Served, stream: trio.abc.Stream) -> None:
         """Close the connection once it is overdue; asleep while it runs against no deadline."""
         while True:
             if not connection.has_deadline:

@@ -173,6 +173,8 @@ class Node:
     backups: Backups
     members: Members
     peers: Peers | None
+    # What carries TCP, while connections are served: doors whose protocols it can carry use it too.
+    front: Front | None = attrs.field(default=None, init=False)
 
     def welcome(self, hello: Hello) -> Welcome | api.Failed:
         """Judge a client's Hello. A session is taken as it is: a request of an ended one is answered
@@ -513,7 +515,7 @@ async def _serve_node(node: Node, sock: socket.socket, doors: Doors, wishes: Wis
         async with trio.open_nursery() as core:
             start_core(core, node)
             async with trio.open_nursery() as connections:
-                front = make_front(node)
+                node.front = front = make_front(node)
                 await connections.start(front.run)
                 await connections.start(doors.run, node)
                 async with trio.open_nursery() as accepting:
