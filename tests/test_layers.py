@@ -66,6 +66,13 @@ LAYERS: dict[str, Layer] = {
     "walrq.far": deciding(third_party=CODEC),
     "walrq.queues": deciding("walrq.far", third_party=CODEC),
     "walrq.protocol": deciding(third_party=CODEC),
+    # pure but for the files of web/, which it reads once: HTTP <-> api
+    "walrq.resp": deciding(),
+    "walrq.http": Layer(
+        walrq=PURE_MODULES | {"walrq.protocol"},
+        third_party=frozenset({"attrs", "prometheus_client"}),
+        forbidden=EVENT_LOOPS | CLOCKS | CHANCE | {"socket", "threading", "subprocess"},
+    ),
     # blocking
     "walrq.storage": Layer(
         walrq=PURE_MODULES | {"walrq.sparse"},
@@ -76,8 +83,22 @@ LAYERS: dict[str, Layer] = {
     "walrq.sparse": Layer(
         walrq=PURE_MODULES | {"walrq.storage"}, third_party=CODEC, forbidden=EVENT_LOOPS | CLOCKS | CHANCE | {"socket"}
     ),
+    # what is not in memory, read back
+    "walrq.tiers": Layer(
+        walrq=PURE_MODULES | {"walrq.far"},
+        third_party=CODEC,
+        forbidden=EVENT_LOOPS | CLOCKS | CHANCE | {"socket"},
+    ),
+    # what of the log is written anew: knows pages and entries, neither consensus nor time
+    "walrq.compaction": Layer(
+        walrq=PURE_MODULES | {"walrq.far", "walrq.queues.commands", "walrq.sparse", "walrq.storage"},
+        third_party=CODEC,
+        forbidden=WORLD - {"logging"},
+        deterministic=True,
+    ),
     "walrq.replica": Layer(
-        walrq=PURE_MODULES | {"walrq.raft", "walrq.queues", "walrq.sparse", "walrq.storage"},
+        walrq=PURE_MODULES
+        | {"walrq.far", "walrq.raft", "walrq.queues", "walrq.sparse", "walrq.storage", "walrq.tiers"},
         third_party=CODEC,
         forbidden=WORLD,
         deterministic=True,
@@ -111,8 +132,8 @@ LAYERS: dict[str, Layer] = {
     # trio: the doors beside the native one; what they translate is in resp/ and http/
     "walrq.doors": Layer(
         walrq=PURE_MODULES
-        | {"walrq.client", "walrq.daemon", "walrq.protocol", "walrq.queues.commands", "walrq.queues.reads"},
-        third_party=frozenset({"attrs", "trio", "trio_websocket", "hypercorn", "starlette"}),
+        | {"walrq", "walrq.client", "walrq.daemon", "walrq.http", "walrq.protocol", "walrq.queues", "walrq.resp"},
+        third_party=frozenset({"attrs", "trio", "wsproto", "hypercorn"}),
         forbidden=frozenset({"asyncio", "random"}),
         may_await=True,
     ),

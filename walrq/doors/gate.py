@@ -39,11 +39,16 @@ LOCAL: Final = frozenset({api.Ping, api.Stats, api.ClusterStatus, api.BackupBegi
 
 
 class Gate:
-    """See the module. One per node."""
+    """See the module. One per node.
+
+    Attributes:
+        desks: how many ports of the broker are desks, and no connections.
+    """
 
     def __init__(self, broker: Broker, forwarder: Forwarder) -> None:
         self._broker = broker
         self._forwarder = forwarder
+        self.desks = 0
         # Ports that asked while this node followed: the connection to the leader they keep to, and what is under way.
         self._carriers: dict[Port, Carrier] = {}
         self._forwarded: dict[Port, set[Forwarded]] = {}
@@ -95,6 +100,21 @@ class Gate:
                 left_ms = max(0, until_ms - broker.clock.monotonic_ms())
                 request = api.Poll(request.queues, request.max_messages, request.visibility_ms, left_ms, request.worker)
 
+    async def call_leader(self, request: api.Request) -> api.Reply:
+        """As `call`, of the leader even where this node could answer.
+
+        Raises:
+            WalrqError: as `call`.
+        """
+        desk = Desk(self)
+        try:
+            reply = await desk.call(request, forward=not self.leads)
+        finally:
+            desk.close()
+        if type(reply) is api.Failed:
+            raise from_code(reply.code, reply.text, reply.details)
+        return reply
+
     async def confirm(self) -> bool:
         """Whether the state here has, by now, all that was acknowledged before this was called: *consistent*.
 
@@ -137,7 +157,7 @@ class Gate:
         if broker.is_serving or type(incoming.request) in LOCAL:
             broker.submit(port, incoming)
         else:
-            self._forward(port, incoming)
+            self.forward(port, incoming)
 
     def closed(self, port: Port) -> None:
         """A connection is gone (`port.open` False), or takes no more leases (`port.takes_leases` False): its parked
@@ -176,7 +196,8 @@ class Gate:
         return reads.list_queues(self._broker.machine, request)
 
     # --- on a follower --------------------------------------------------------------------------------------
-    def _forward(self, port: Port, incoming: Incoming) -> None:
+    def forward(self, port: Port, incoming: Incoming) -> None:
+        """`submit`, to the leader in any case."""
         size = incoming.size
         under_way: list[Forwarded] = []
 
@@ -233,6 +254,7 @@ class Desk:
         self.open = True
         self.takes_leases = True
         self.waiting: set[PollCall] = set()
+        gate.desks += 1
         gate.opened(self)
 
     @property
@@ -240,8 +262,10 @@ class Desk:
         """The session that its requests belong to."""
         return None if self._mark is None else self._mark.session
 
-    async def call(self, request: api.Request, size: int = 0) -> api.Reply:
-        """The reply; cancelled, what it leased is given back, and `close` ends what is parked."""
+    async def call(self, request: api.Request, size: int = 0, *, forward: bool = False) -> api.Reply:
+        """The reply, with `forward` the leader's in any case. Cancelled, what it leased is given back, and `close` ends
+        what is parked.
+        """
         self._number = number = self._number + 1
         slip = self._waiting[number] = _Slip()
         mark = self._mark
@@ -249,9 +273,10 @@ class Desk:
         try:
             gate.begin_turn()
             if mark is None:
-                gate.submit(self, Incoming(number, None, None, request, size))
+                incoming = Incoming(number, None, None, request, size)
             else:
-                gate.submit(self, Incoming(number, mark.sequence, mark.lowest, request, size))
+                incoming = Incoming(number, mark.sequence, mark.lowest, request, size)
+            (gate.forward if forward else gate.submit)(self, incoming)
             await slip.answered.wait()
         except BaseException:
             # Cancelled, perhaps in the very turn in which the answer came.
@@ -265,8 +290,10 @@ class Desk:
 
     def close(self) -> None:
         """Nobody waits any more."""
-        self.open = self.takes_leases = False
-        self._gate.closed(self)
+        if self.open:
+            self.open = self.takes_leases = False
+            self._gate.desks -= 1
+            self._gate.closed(self)
 
     def reply(self, id: int, reply: api.Reply, size: int) -> None:
         """Wake who waits."""

@@ -69,7 +69,7 @@ def plain(status: int, code: Code, text: str, request_id: str, **more: Any) -> R
     """A refusal of HTTP's own (no such path, another method), in the form of every other error."""
     row = ERRORS[code]
     headers = more.pop("headers", {})
-    body = {
+    body: dict[str, Any] = {
         "reply": "failed",
         "code": int(code),
         "name": code.name,
