@@ -113,6 +113,11 @@ ENTRY_COMMANDS_MAX: Final = 4_096
 SNAPSHOT_LOG_BYTES: Final = 256 * MIB
 SNAPSHOT_COMMANDS: Final = 50_000
 BODY_CACHE_BYTES: Final = 32 * MIB
+# Messages whose metadata is in memory, in all queues together: some 100 MB if each was pushed alone and has a group of
+# its own; their bodies are on disk in any case.
+HOT_MESSAGES_DEFAULT: Final = 200_000
+HOT_MESSAGES_MIN: Final = 100
+HOT_BYTES_DEFAULT: Final = 1024 * MIB
 # Entries kept in memory for followers by a node that has peers.
 REPLICA_RECENT_BYTES: Final = 32 * MIB
 SLOT_SETTLE_MS: Final = 50
@@ -232,6 +237,9 @@ RESP_LISTED_MAX: Final = 10_000
 RESP_FEED_BYTES_MAX: Final = 8 * MIB
 # BRPOP and its like: beyond it there is 0, for ever.
 RESP_WAIT_S_MAX: Final = 366 * 24 * 3600
+# Added to every wait: what falls due in the moment at which a wait ends is still delivered (Redis looks ten times a
+# second whether one has ended).
+RESP_WAIT_GRACE_MS: Final = 100
 # Where a SCAN can be taken up again; the oldest are forgotten.
 RESP_CURSORS_MAX: Final = 1_024
 # What a follower carries to the leader for its doors: an answer must come within, a poll's own wait not counted.

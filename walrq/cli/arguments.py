@@ -170,6 +170,7 @@ SETTINGS: Final = (
     ("--front", "KIND", "What carries TCP: auto, reactor or stream.  [auto]"),
     ("--ws-listen", "HOST:PORT", "WebSocket door, for browsers.  [none]"),
     ("--resp-listen", "HOST:PORT", "Door for clients of Redis.  [none]"),
+    ("--requirepass", "TEXT", "Password of clients of Redis; WALRQ_REQUIREPASS hides it from others.  [none]"),
     ("--http-listen", "HOST:PORT", "HTTP door: JSON API, metrics, dashboard.  [none]"),
     ("--allowed-origins", "LIST", "Pages let in beside the node's own, https://HOST[:PORT],...  [none]"),
     (
@@ -194,6 +195,42 @@ def settings_options(command: F) -> F:
     for flag, metavar, text in reversed(SETTINGS):
         command = click.option(flag, metavar=metavar, default=None, help=text)(command)
     return click.option("--config", metavar="FILE", help="Settings in TOML.  [WALRQ_CONFIG]")(command)
+
+
+# Flags of DTQ's server that mean a setting of ours, and those that do not: what to do instead.
+_DTQ_SETTINGS: Final = {"bind": "resp_listen", "http_bind": "http_listen"}
+_DTQ_OTHERS: Final = {
+    "aof": "everything durable lies in a directory: --data-dir DIR",
+    "replicaof": "nodes of a cluster are equal: --bootstrap n1=HOST:PORT,... or --join HOST:PORT",
+    "masterauth": "nodes of a cluster share a secret: --cluster-secret-file FILE",
+    "auto_failover": "a cluster of three nodes always fails over: --bootstrap, or walrq cluster start",
+    "failover_timeout_secs": "an election takes a second or two: --bootstrap, or walrq cluster start",
+}
+
+
+def dtq_options(command: F) -> F:
+    """DTQ's flags, not shown in help; `from_dtq` makes settings of them."""
+    names = {"bind": ("--bind", "-b"), "aof": ("--aof", "-a")}
+    for name in (*_DTQ_SETTINGS, *_DTQ_OTHERS):
+        flags = names.get(name, (f"--{name.replace('_', '-')}",))
+        is_flag = name == "auto_failover"
+        command = click.option(*flags, name, hidden=True, is_flag=is_flag, default=None)(command)
+    return command
+
+
+def from_dtq(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags of `serve` with those of DTQ put into our words; a usage error for one that has no such word."""
+    found = dict(flags)
+    for name, instead in _DTQ_OTHERS.items():
+        if found.pop(name, None):
+            raise click.UsageError(f"--{name.replace('_', '-')} is a flag of DTQ; {instead}")
+    for name, setting in _DTQ_SETTINGS.items():
+        given = found.pop(name, None)
+        if given is not None:
+            if found.get(setting) is not None:
+                raise click.UsageError(f"give --{setting.replace('_', '-')} or --{name.replace('_', '-')}, not both")
+            found[setting] = given
+    return found
 
 
 def settings_file(config: str | None) -> Path | None:

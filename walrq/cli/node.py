@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from walrq.cli import output
-from walrq.cli.arguments import example, load_settings, settings_options
+from walrq.cli.arguments import dtq_options, example, from_dtq, load_settings, settings_options
 
 if TYPE_CHECKING:
     from walrq.daemon.config import Config, Door
@@ -31,6 +31,7 @@ _PARTS: Final = frozenset({"FORMAT", "FORMAT.tmp", "hard-state", "wal", "snapsho
 
 @click.command(epilog=example("walrq serve --data-dir ./walrq-data --listen 127.0.0.1:50051 --fsync always"))
 @settings_options
+@dtq_options
 @click.option("--all-doors", is_flag=True, help="Open the other doors too, on this machine, where their port is free.")
 def serve(config: str | None, all_doors: bool, **flags: Any) -> int:
     """Run one node until SIGTERM or Ctrl-C.
@@ -41,7 +42,7 @@ def serve(config: str | None, all_doors: bool, **flags: Any) -> int:
     """
     from walrq.daemon.supervisor import serve as run_node
 
-    settings = load_settings(config, flags)
+    settings = load_settings(config, from_dtq(flags))
     if all_doors:
         settings = load_settings(config, {**flags, **shut_doors(settings)})
     status = run_node(settings)

@@ -160,6 +160,13 @@ def _secret(value: Any) -> str:
     return text
 
 
+def _password(value: Any) -> str:
+    text = _text(value)
+    if len(text.encode()) > limits.TOKEN_BYTES_MAX:
+        raise ValueError(f"has {len(text.encode())} bytes, allowed are at most {limits.TOKEN_BYTES_MAX}")
+    return text
+
+
 def read_secret(path: str) -> str:
     """The secret in a file, without the white space around it. Blocking.
 
@@ -269,6 +276,8 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "snapshot_log_bytes": _bytes(limits.KIB, 1 << 40),
     "snapshot_commands": _integer(1, 1 << 40),
     "body_cache_bytes": _bytes(0, 1 << 40),
+    "max_hot_messages": _integer(limits.HOT_MESSAGES_MIN, 1 << 40),
+    "max_hot_bytes": _bytes(limits.MIB, 1 << 50),
     "log_level": _choice(*LEVELS),
     "log_format": _choice("auto", "human", "json"),
     "front": _choice("auto", "reactor", "stream"),
@@ -280,6 +289,7 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "advertise": _reachable,
     "bootstrap": _bootstrap,
     "join": _addresses,
+    "requirepass": _password,
     "cluster_secret": _secret,
     "cluster_secret_file": _path,
     "peer_tls_cert": _path,
@@ -289,7 +299,7 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
 }
 
 _LISTENING: Final = ("listen", "ws_listen", "resp_listen", "http_listen", "peer_listen")
-_IN_BYTES: Final = ("max_wal_segment_size", "snapshot_log_bytes", "body_cache_bytes")
+_IN_BYTES: Final = ("max_wal_segment_size", "snapshot_log_bytes", "body_cache_bytes", "max_hot_bytes")
 # What a running node takes over when it reads its file again (SIGHUP); everything else needs a restart.
 RELOADABLE: Final = ("max_connections", "drain_timeout", "auto_create", "log_level")
 # What a start keeps in the data directory for the next one (never the secret itself).
@@ -342,6 +352,8 @@ class Config:
         max_wal_segment_size: bytes of a log segment.
         snapshot_log_bytes, snapshot_commands: log since the last snapshot that forces one.
         body_cache_bytes: memory for bodies of messages.
+        max_hot_messages, max_hot_bytes: messages whose metadata is in memory, in all queues, and their payloads' bytes,
+            wherever those are; the leader's values count.
         log_level, log_format: what goes to standard error, and how.
         front: what carries TCP: "reactor", "stream", or "auto" (reactor where the system has epoll).
         ws_listen, resp_listen, http_listen: (host, port) of the other doors; None = it stays shut.
@@ -350,6 +362,7 @@ class Config:
         advertise: "host:port" at which they reach it; None = `peer_listen`.
         bootstrap: the first members of a new cluster, (node id, address) each; () = none is begun.
         join: addresses of members that a new node asks to take it in; () = none.
+        requirepass: what Redis clients must say (AUTH) before anything else; None = nothing.
         cluster_secret, cluster_secret_file: what all nodes of a cluster know, or the file it is in.
         peer_tls_cert, peer_tls_key, peer_tls_ca: files (PEM) for mutual TLS between nodes; all or none.
         trace_to: folder for a line of each step of consensus, in a file of this node's; None = nothing is traced.
@@ -369,6 +382,8 @@ class Config:
     snapshot_log_bytes: int = limits.SNAPSHOT_LOG_BYTES
     snapshot_commands: int = limits.SNAPSHOT_COMMANDS
     body_cache_bytes: int = limits.BODY_CACHE_BYTES
+    max_hot_messages: int = limits.HOT_MESSAGES_DEFAULT
+    max_hot_bytes: int = limits.HOT_BYTES_DEFAULT
     log_level: str = "info"
     log_format: str = "auto"
     front: str = "auto"
@@ -380,6 +395,7 @@ class Config:
     advertise: str | None = None
     bootstrap: tuple[tuple[str, str], ...] = ()
     join: tuple[str, ...] = ()
+    requirepass: str | None = attrs.field(default=None, repr=False)
     cluster_secret: str | None = attrs.field(default=None, repr=False)
     cluster_secret_file: str | None = None
     peer_tls_cert: str | None = None
@@ -524,7 +540,7 @@ class Config:
             return ",".join(f"{node}={address}" for node, address in value) or None
         if name in ("join", "allowed_origins"):
             return ",".join(value) or None
-        if name == "cluster_secret":
+        if name in _SECRET:
             return None if value is None else SECRET_SHOWN
         if name == "fsync" and not isinstance(value, str):
             return f"interval:{value[1]}"
@@ -542,10 +558,11 @@ class Config:
         return [(name, self._shown(name), self.origins.get(name, "default")) for name in NAMES]
 
     def _shown(self, name: str) -> Any:
-        return self.text(name) if name == "cluster_secret" else getattr(self, name)
+        return self.text(name) if name in _SECRET else getattr(self, name)
 
 
 SECRET_SHOWN: Final = "(secret)"
+_SECRET: Final = ("cluster_secret", "requirepass")
 
 
 def _names(members: tuple[tuple[str, str], ...]) -> str:

@@ -1,0 +1,507 @@
+"""One connection of the Redis door, between the front that carries its bytes and the gate that takes its requests.
+
+A port of the broker as `daemon/connection.py` is one: back-pressure, time-outs, leases that are undone when their reply
+did not leave, and here also leases that are settled when it did (RPOP).
+
+Never: a command's meaning (`walrq.resp`), a task of its own.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from walrq import __version__, api
+from walrq.daemon.pollers import PollCall, to_failed
+from walrq.daemon.stream_front import Served, StreamFront
+from walrq.doors.gate import Gate
+from walrq.errors import Code, NotReady, Overloaded, WalrqError
+from walrq.limits import (
+    FRAME_STALL_S_MAX,
+    IN_FLIGHT_BYTES_PER_CONNECTION_MAX,
+    IN_FLIGHT_PER_CONNECTION_MAX,
+    RESP_CURSORS_MAX,
+    RESP_HELD_BYTES_MAX,
+    SEND_BUFFER_BYTES_MAX,
+    SEND_STALL_S_MAX,
+)
+from walrq.protocol.requests import Incoming
+from walrq.queues.commands import Target
+from walrq.resp import writing
+from walrq.resp.commands import COMMANDS
+from walrq.resp.connection import Handed, RespConnection
+from walrq.resp.host import Follow, Rewrite
+
+if TYPE_CHECKING:
+    import socket
+
+    from walrq.daemon.supervisor import Node
+
+log = logging.getLogger("walrq.resp")
+
+_EMPTY: Final = memoryview(b"")
+# Answers that nobody waits for: leases settled because their reply has been sent.
+_NOBODY: Final = 0
+
+
+class RespDoor:
+    """What the connections of the door have in common. Their `resp.host.Host`.
+
+    Attributes:
+        ports: the connections there are.
+    """
+
+    def __init__(self, node: Node, gate: Gate) -> None:
+        self.node = node
+        self.gate = gate
+        self.broker = node.broker
+        self.version = __version__
+        self.name = node.node_id
+        self.ports: set[RespPort] = set()
+        self._count = 0
+        password = node.config.requirepass
+        self._password = None if password is None else password.encode()
+        self._cursors: OrderedDict[int, str] = OrderedDict()
+        self._last_cursor = 0
+        self._rewrites: deque[Callable[[api.Reply], None]] = deque()
+        self._rewrite_wanted = trio.Event()
+        self._left = trio.Event()
+
+    # --- the host of its connections ------------------------------------------------------------------------
+    @property
+    def has_password(self) -> bool:
+        """Whether one is asked for."""
+        return self._password is not None
+
+    def admits(self, user: bytes | None, password: bytes) -> bool:
+        """Whether these are the right words."""
+        known = self._password
+        return known is not None and user in (None, b"default") and hmac.compare_digest(known, password)
+
+    def cursor(self, after: str) -> int:
+        """A number for the place behind the queue `after`."""
+        self._last_cursor += 1
+        self._cursors[self._last_cursor] = after
+        if len(self._cursors) > RESP_CURSORS_MAX:
+            self._cursors.popitem(last=False)
+        return self._last_cursor
+
+    def place(self, cursor: int) -> str | None:
+        """The queue a cursor was given for."""
+        return self._cursors.get(cursor)
+
+    # --- connections ----------------------------------------------------------------------------------------
+    def opened(self, port: RespPort) -> int:
+        """Count a connection in; its number."""
+        self.ports.add(port)
+        self.gate.opened(port)
+        self._count += 1
+        return self._count
+
+    def closed(self, port: RespPort) -> None:
+        """It is gone."""
+        self.ports.discard(port)
+        if not self.ports:
+            self._left.set()
+
+    async def leave(self) -> None:
+        """Return when every connection is gone: they end as soon as what is in flight is answered."""
+        for port in list(self.ports):
+            port.end()
+        self.broker.flush()
+        while self.ports:
+            self._left = trio.Event()
+            await self._left.wait()
+
+    # --- what is no queue's ---------------------------------------------------------------------------------
+    def rewrite(self, then: Callable[[api.Reply], None]) -> None:
+        """Snapshot and reclaim, then `then(reply)`."""
+        self._rewrites.append(then)
+        self._rewrite_wanted.set()
+
+    async def run(self) -> None:
+        """Write the snapshots that are asked for, one for all that ask meanwhile."""
+        while True:
+            await self._rewrite_wanted.wait()
+            self._rewrite_wanted = trio.Event()
+            asked, self._rewrites = self._rewrites, deque()
+            reply: api.Reply
+            try:
+                reply = await self._snapshot()
+            except WalrqError as error:
+                reply = to_failed(error)
+            for then in asked:
+                then(reply)
+            self.broker.flush()
+
+    async def _snapshot(self) -> api.Reply:
+        if not await self.node.compactor.snapshot():
+            raise NotReady("AOF rewrite failed: there is no room on the disk for a snapshot", retry_after_ms=1_000)
+        items = 0
+        after = ""
+        while True:
+            page = self.gate.look(api.ListQueues("", after, _PAGE))
+            items += sum(queue.ready + queue.delayed + queue.leased + queue.parked for queue in page.queues)
+            after = page.next
+            if not after:
+                return api.Done(items)
+            await trio.lowlevel.checkpoint()
+
+
+_PAGE: Final = 1_000
+
+
+class RespPort:
+    """See the module. What fronts carry and the broker answers.
+
+    Attributes:
+        peer: the other end's address, for logs.
+        waiting: its parked polls.
+        bytes_in_flight: of requests not answered yet.
+        unsent: reply bytes made and not taken by the kernel yet.
+    """
+
+    __slots__ = (
+        "_again",
+        "_chunks",
+        "_connection",
+        "_door",
+        "_in_flight",
+        "_on_output",
+        "_partial_since_ms",
+        "_rest",
+        "_sent",
+        "_since",
+        "_stalled_since_ms",
+        "_submitting",
+        "bytes_in_flight",
+        "client_ended",
+        "ending",
+        "open",
+        "peer",
+        "unsent",
+        "waiting",
+        "watched",
+    )
+
+    session: Final = None
+
+    def __init__(self, door: RespDoor, peer: str, now_ms: int, on_output: Callable[[Any], None]) -> None:
+        self._door = door
+        self._on_output = on_output
+        self.peer = peer
+        self.open = True
+        self.ending = False
+        self.client_ended = False
+        self.watched = True
+        self.waiting: set[PollCall] = set()
+        self.bytes_in_flight = 0
+        self.unsent = 0
+        self._in_flight = 0
+        self._chunks: deque[bytes] = deque()
+        self._rest = _EMPTY
+        self._sent = 0
+        # When polls that may wait were submitted, and which requests have been turned away once.
+        self._since: dict[int, int] = {}
+        self._again: set[int] = set()
+        self._partial_since_ms: int | None = None
+        self._stalled_since_ms: int | None = None
+        self._submitting = False
+        number = door.opened(self)
+        self._connection = RespConnection(door, number, COMMANDS)
+
+    # --- the broker's side --------------------------------------------------------------------------------
+    @property
+    def takes_leases(self) -> bool:
+        """False once the client has closed its side."""
+        return self._connection.takes_leases
+
+    @takes_leases.setter
+    def takes_leases(self, takes: bool) -> None:
+        self._connection.takes_leases = takes
+
+    @property
+    def congested(self) -> bool:
+        """Unsent replies are at their bound."""
+        return self.unsent + self._connection.output_bytes > SEND_BUFFER_BYTES_MAX
+
+    def reply(self, id: int, reply: api.Reply, size: int) -> None:
+        """The answer to request `id`."""
+        self._in_flight -= 1
+        self.bytes_in_flight -= size
+        if not self.open or id == _NOBODY:
+            return
+        if type(reply) is api.Failed and reply.code == Code.NOT_LEADER and id not in self._again:
+            # It did not happen; whoever leads now is asked, through the gate.
+            self._submit_again(id, size)
+            return
+        self._answered(id, reply, ())
+
+    def reply_lease(self, id: int, reply: api.Polled, size: int, targets: Sequence[Target]) -> None:
+        """The answer to a poll; what it leased goes back unless the kernel takes the reply whole."""
+        self._in_flight -= 1
+        self.bytes_in_flight -= size
+        self._answered(id, reply, targets)
+
+    def _answered(self, id: int, reply: Any, targets: Sequence[Target]) -> None:
+        self._since.pop(id, None)
+        self._again.discard(id)
+        try:
+            self._connection.answer(id, reply, targets)
+        except Exception as error:
+            # A mistake of ours in a reply ends this connection, not the one who answers.
+            log.exception("reply_failed peer=%s: %s", self.peer, error)
+            self.end()
+        self._submit_all()
+        self._on_output(self)
+
+    # --- requests -----------------------------------------------------------------------------------------
+    def _submit_all(self) -> None:
+        """Submit what was asked; answers that come at once may ask for more."""
+        if self._submitting:
+            return
+        self._submitting = True
+        connection = self._connection
+        try:
+            while True:
+                asks = connection.take_asks()
+                if not asks:
+                    return
+                for ask in asks:
+                    self._submit(ask.id, ask.request, ask.size)
+        finally:
+            self._submitting = False
+
+    def _submit(self, id: int, request: Any, size: int) -> None:
+        self._in_flight += 1
+        self.bytes_in_flight += size
+        kind = type(request)
+        if kind is Rewrite:
+            self._door.rewrite(partial(self.reply, id, size=size))
+        elif kind is Follow:
+            self.reply(id, to_failed(Overloaded("SYNC is not there yet", limit="SYNC")), size)
+        else:
+            if kind is api.Poll and request.wait_ms:
+                self._since[id] = self._door.broker.now_ms()
+            self._door.gate.submit(self, Incoming(id, None, None, request, size))
+
+    def _submit_again(self, id: int, size: int) -> None:
+        request = self._connection.asked(id)
+        assert request is not None
+        self._again.add(id)
+        since_ms = self._since.pop(id, None)
+        if isinstance(request, api.Poll) and since_ms is not None:
+            left_ms = max(0, request.wait_ms - (self._door.broker.now_ms() - since_ms))
+            request = api.Poll(
+                request.queues,
+                request.max_messages,
+                request.visibility_ms,
+                left_ms,
+                request.worker,
+                request.numbered,
+                request.into,
+            )
+        self._submit(id, request, size)
+
+    # --- the front's side: bytes in -----------------------------------------------------------------------
+    @property
+    def partial(self) -> int:
+        """Bytes held of commands that are not complete or have not begun."""
+        connection = self._connection
+        return connection.partial + (connection.held_bytes if connection.held else 0)
+
+    @property
+    def reading(self) -> bool:
+        """Whether more input is wanted."""
+        connection = self._connection
+        return (
+            not self.ending
+            and not connection.is_over
+            and self._in_flight - len(self.waiting) < IN_FLIGHT_PER_CONNECTION_MAX
+            and self.bytes_in_flight < IN_FLIGHT_BYTES_PER_CONNECTION_MAX
+            and self.unsent <= SEND_BUFFER_BYTES_MAX
+            and not (connection.held and connection.held_bytes > RESP_HELD_BYTES_MAX)
+        )
+
+    def receive(self, data: bytes, now_ms: int) -> None:
+        """Handle what the client sent."""
+        self._door.gate.begin_turn()
+        connection = self._connection
+        connection.receive(data)
+        self._submit_all()
+        if connection.partial:
+            self._partial_since_ms = now_ms
+        elif self._partial_since_ms is not None:
+            self._partial_since_ms = None
+        if connection.is_over or connection.broken is not None:
+            if connection.broken is not None:
+                log.info("connection_refused peer=%s: %s", self.peer, connection.broken[1:-2].decode(errors="replace"))
+            self.ending = True
+        self._on_output(self)
+
+    def client_is_leaving(self) -> None:
+        """The client has closed its side: nothing is leased to it any more."""
+        self.takes_leases = False
+        self._door.gate.closed(self)
+
+    def receive_eof(self) -> None:
+        """The client will send no more: what it sent is still carried out and answered, then it is over."""
+        if not self.client_ended:
+            self.client_ended = True
+            self.end()
+
+    def end(self) -> None:
+        """Take no more input; what has come is carried out and answered, parked polls end, then it is over."""
+        self.ending = True
+        self.client_is_leaving()
+        self._on_output(self)
+
+    # --- the front's side: bytes out ----------------------------------------------------------------------
+    def output(self) -> memoryview:
+        """What to send now; the same bytes again until `sent` says that they left."""
+        made = self._connection.take_output()
+        if made:
+            self._chunks.append(made)
+            self.unsent += len(made)
+        if not self._rest and self._chunks:
+            chunks = self._chunks
+            self._rest = memoryview(chunks.popleft() if len(chunks) == 1 else b"".join(chunks))
+            chunks.clear()
+        return self._rest
+
+    def sent(self, count: int, now_ms: int) -> None:
+        """The kernel took `count` bytes of what `output` gave."""
+        self._sent += count
+        self._rest = self._rest[count:]
+        was_congested = self.unsent > SEND_BUFFER_BYTES_MAX
+        self.unsent -= count
+        leases = self._connection.leases
+        if leases and leases[0][0] <= self._sent:
+            self._handed_over()
+        if count or not self.unsent:
+            self._stalled_since_ms = now_ms if self.unsent else None
+        elif self._stalled_since_ms is None:
+            self._stalled_since_ms = now_ms
+        if was_congested and self.unsent <= SEND_BUFFER_BYTES_MAX and self.waiting:
+            self._door.broker.polls.relieved(self)
+
+    def _handed_over(self) -> None:
+        """Replies with leases have left: those that were all their taker wanted are settled."""
+        leases = self._connection.leases
+        local: dict[str, list[Target]] = {}
+        far: dict[str, list[api.Item]] = {}
+        while leases and leases[0][0] <= self._sent:
+            handed = leases.popleft()[1]
+            if not handed.for_good:
+                continue
+            runs = handed.polled.runs
+            if handed.targets:
+                # All runs of a poll are of one queue.
+                local.setdefault(runs[0].queue, []).extend(handed.targets)
+            else:
+                far.setdefault(runs[0].queue, []).extend([api.Item(run.receipt) for run in runs if not run.lost])
+        for queue, targets in local.items():
+            self._door.broker.take_for_good(queue, targets)
+        for queue, items in far.items():
+            self._submit(_NOBODY, api.Settle(queue, api.SettleKind.ACK, tuple(items)), 0)
+
+    @property
+    def finished(self) -> bool:
+        """Everything is said and sent: the front closes the stream."""
+        return self.ending and not self.unsent and not self._rest and (not self.open or self._is_answered)
+
+    @property
+    def _is_answered(self) -> bool:
+        connection = self._connection
+        return connection.is_idle and not connection.output_bytes
+
+    def go_away(self, code: Code, text: str) -> None:
+        """Take no further requests; a client that did something wrong is told what."""
+        if code is not Code.DRAINING and self.open and not self._connection.is_over:
+            self._connection.is_over = True
+            self._connection.say(writing.error(text))
+        self.end()
+
+    def lost(self) -> None:
+        """The stream is closed or broken. Leases in replies that never left are given back."""
+        if not self.open:
+            return
+        self.ending = True
+        self.open = False
+        connection = self._connection
+        connection.takes_leases = False
+        connection.is_over = True
+        door = self._door
+        door.gate.closed(self)
+        door.closed(self)
+        for _, handed in connection.leases:
+            self._undo(handed)
+        for handed in connection.unsent_leases():
+            self._undo(handed)
+        connection.leases.clear()
+        self._chunks.clear()
+        self._rest = _EMPTY
+        self.unsent = 0
+
+    def _undo(self, handed: Handed) -> None:
+        if handed.targets:
+            self._door.broker.undo(handed.targets)
+        else:
+            self._door.gate.give_back(handed.polled)
+
+    # --- time-outs ----------------------------------------------------------------------------------------
+    @property
+    def has_deadline(self) -> bool:
+        """Whether it runs against a time-out now."""
+        return self._partial_since_ms is not None or self._stalled_since_ms is not None
+
+    def overdue(self, now_ms: int) -> str | None:
+        """Why it must be closed now, or None: a command that never ends, replies that nobody reads."""
+        if self._partial_since_ms is not None and now_ms - self._partial_since_ms >= FRAME_STALL_S_MAX * 1000:
+            return f"a command was begun and not finished within {FRAME_STALL_S_MAX:g} s"
+        if self._stalled_since_ms is not None and now_ms - self._stalled_since_ms >= SEND_STALL_S_MAX * 1000:
+            return f"{self.unsent} bytes of replies were not read for {SEND_STALL_S_MAX:g} s"
+        return None
+
+
+class SocketPort(RespPort):
+    """A port and its socket, on the reactor."""
+
+    __slots__ = ("events", "fd", "lingers_until_ms", "sock")
+
+    sock: socket.socket
+    fd: int
+    events: int
+    lingers_until_ms: int
+
+
+class StreamPort(RespPort):
+    """A port and the events of its tasks, on a stream front."""
+
+    __slots__ = ("hurry", "may_read", "outgoing", "sending")
+
+    def __init__(self, door: RespDoor, peer: str, now_ms: int, on_output: Callable[[Any], None]) -> None:
+        self.may_read = trio.Event()
+        self.outgoing = trio.Event()
+        self.sending = False
+        self.hurry = trio.Event()
+        super().__init__(door, peer, now_ms, on_output)
+
+
+class RespFront(StreamFront):
+    """The front for streams (TLS, systems without epoll)."""
+
+    def __init__(self, door: RespDoor) -> None:
+        node = door.node
+        super().__init__(node.broker, node.clock, node.welcome)
+        self._door = door
+
+    def make(self, stream: trio.abc.Stream, peer: str) -> Served:
+        """The connection object for `stream`."""
+        return StreamPort(self._door, peer, self._clock.monotonic_ms(), self._dirty.add)
