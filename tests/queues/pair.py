@@ -238,6 +238,10 @@ class Pair:
             self.known.learn(tagged, result)
         return results
 
+    def peek_all(self, queue: str, state: api.State) -> list[effects.Seen]:
+        """Every message of one state."""
+        return peek_all(self.machine, queue, state)
+
     def notice(self, seen: effects.Effects) -> None:
         """For a pair that plays more of the node's part."""
 
@@ -291,7 +295,7 @@ class Pair:
             for state in STATES:
                 messages = self.model.seen(name, *MODEL_STATES[state])
                 want = [as_seen(m, state, self.stamp) for m in messages]
-                got = peek_all(self.machine, name, state)
+                got = self.peek_all(name, state)
                 self._equal(f"{name} {state.name}", self._sorted(got), self._sorted(want))
                 states[state] = [seen.peeked for seen in got]
             everything[name] = states

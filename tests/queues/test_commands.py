@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from tests.queues.bench import columns
 from walrq import api
 from walrq.errors import CorruptRecord
+from walrq.far.rows import Row
+from walrq.far.shelf import Cut, Found
 from walrq.queues import commands as c
 
 text = st.text(max_size=5)
@@ -28,7 +30,24 @@ filters = st.none() | st.builds(
     ids=st.none() | st.lists(st.integers(0, (1 << 128) - 1), max_size=3).map(tuple),
 )
 settings = st.dictionaries(text, st.none() | st.booleans() | small | text, max_size=3)
-identifiers = st.lists(st.integers(0, (1 << 128) - 1), max_size=3).map(tuple)
+identifier = st.integers(0, (1 << 128) - 1)
+identifiers = st.lists(identifier, max_size=3).map(tuple)
+halves = st.integers(0, (1 << 16) - 1)
+rows = st.builds(
+    Row,
+    small,
+    identifier,
+    small,
+    *(halves,) * 5,
+    st.integers(0, 255),
+    halves,
+    small,
+    st.dictionaries(st.integers(0, 8), small | text, max_size=2),
+)
+found = st.none() | st.builds(
+    c.FarFound, small, st.lists(st.builds(Found, small, small, rows), max_size=2).map(tuple)
+)
+cuts = st.lists(st.builds(Cut, small, small, small, st.binary(max_size=9), st.binary(max_size=9)), max_size=2)
 EVERY: dict[type, st.SearchStrategy[typing.Any]] = {
     c.Push: st.builds(c.Push, text, bodies, small, maybe, maybe, maybe, maybe),
     c.Lease: st.builds(c.Lease, st.lists(text, max_size=3).map(tuple), small, maybe, small, st.none() | text),
@@ -38,8 +57,8 @@ EVERY: dict[type, st.SearchStrategy[typing.Any]] = {
     c.Touch: st.builds(c.Touch, text, targets, small),
     c.Forget: st.builds(c.Forget, small),
     c.Undo: st.builds(c.Undo, targets),
-    c.Cancel: st.builds(c.Cancel, text, identifiers),
-    c.Reschedule: st.builds(c.Reschedule, text, st.integers(0, (1 << 128) - 1), small),
+    c.Cancel: st.builds(c.Cancel, text, identifiers, found),
+    c.Reschedule: st.builds(c.Reschedule, text, identifier, small, found),
     c.SetQueue: st.builds(c.SetQueue, text, settings, st.booleans()),
     c.PurgeQueue: st.builds(c.PurgeQueue, text),
     c.DeleteQueue: st.builds(c.DeleteQueue, text),
@@ -59,6 +78,12 @@ EVERY: dict[type, st.SearchStrategy[typing.Any]] = {
         maybe,
     ),
     c.SetWindow: st.builds(c.SetWindow, maybe, maybe),
+    c.HydrateFar: st.builds(
+        c.HydrateFar, st.binary(max_size=9), st.binary(max_size=9), small, cuts.map(tuple)
+    ),
+    c.SweepFar: st.builds(
+        c.SweepFar, small, small, small, st.lists(st.tuples(small, small, small), max_size=3).map(tuple)
+    ),
     c.Bootstrap: st.builds(c.Bootstrap, text, st.binary(max_size=9)),
     c.RaiseVersion: st.builds(c.RaiseVersion, small),
 }

@@ -1,0 +1,80 @@
+"""What waits beyond the horizon, as the replica goes about it: when to fetch what, and the command that brings it.
+
+A leader's work, one piece at a time, beside everything else: `Replica.far_work` hands a piece out, any thread runs it,
+its command is proposed like any other. A piece that comes too late is refused by the state and made anew.
+"""
+
+from __future__ import annotations
+
+from walrq.far.rows import time_of
+from walrq.far.shelf import Far
+from walrq.limits import FAR_ROWS_PER_ENTRY
+from walrq.queues.commands import Command, HydrateFar, SweepFar
+from walrq.queues.machine import Machine
+from walrq.storage.storage import Storage
+from walrq.tiers.timers import Listing, LookUp, Slice, Sweeping
+
+# Messages that one entry brings back, where the hot window does not say less.
+MESSAGES_MAX = 100_000
+
+
+class FarWork:
+    """One piece of work: what is to be read, and what follows from it."""
+
+    def __init__(self, reading: Slice | Sweeping) -> None:
+        self._reading = reading
+
+    def run(self) -> None:
+        """Read. Blocking; any thread.
+
+        Raises:
+            PageLost: a page cannot be read.
+        """
+        self._reading.run()
+
+    def command(self) -> Command:
+        """What is to be proposed."""
+        reading = self._reading
+        if isinstance(reading, Sweeping):
+            return SweepFar(reading.uid, reading.first, reading.last, reading.rows)
+        return HydrateFar(reading.since, reading.to, reading.seen, reading.cuts)
+
+
+class Waiting:
+    """See the module. One per replica."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def wanted_ms(self, machine: Machine) -> int | None:
+        """The wall clock's time at which there will be work; None: nothing waits. 0: now."""
+        far = machine.far
+        if far.sweeps:
+            return 0
+        first, horizon_ms = far.next_key(), machine.bounds.far_horizon_ms
+        if first is None or horizon_ms is None:
+            return None
+        return time_of(first) - horizon_ms // 2
+
+    def work(self, machine: Machine, wall_ms: int) -> FarWork | None:
+        """What is to be done now."""
+        wanted_ms = self.wanted_ms(machine)
+        if wanted_ms is None or wanted_ms > wall_ms:
+            return None
+        far = machine.far
+        if far.sweeps:
+            return FarWork(Sweeping(far, self._read))
+        horizon_ms = machine.bounds.far_horizon_ms
+        assert horizon_ms is not None
+        return FarWork(Slice(far, self._read, wall_ms + horizon_ms, FAR_ROWS_PER_ENTRY, MESSAGES_MAX))
+
+    def look_up(self, far: Far, ids: tuple[int, ...]) -> LookUp:
+        """A search for messages by id."""
+        return LookUp(far, self._read, ids)
+
+    def listing(self, far: Far, uid: int, floor: int, after: int, rows_max: int) -> Listing:
+        """A page of a queue's rows."""
+        return Listing(far, self._read, uid, floor, after, rows_max)
+
+    def _read(self, key: bytes) -> bytes | None:
+        return self._storage.read_page(key)
