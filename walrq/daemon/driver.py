@@ -80,6 +80,8 @@ class Driver:
         self._change: trio.Event | None = None
         # Whether proposals were taken when last looked.
         self._accepted = False
+        # Queues may want more from beyond their window; None: nobody waits for that.
+        self._thirst: trio.Event | None = None
         # A background job of the replica that waits for its thread, or runs.
         self._job: Job | None = None
         self._job_there = trio.Event()
@@ -170,6 +172,19 @@ class Driver:
             assert broker is not None
             broker.resolve(self._replica.background_done(job))
             self.pump()
+
+    async def run_read_ahead(self) -> None:
+        """Read what queues will want from beyond the hot window before they do, one job after another."""
+        replica = self._replica
+        while True:
+            job = replica.read_ahead()
+            if job is None:
+                self._thirst = trio.Event()
+                await self._thirst.wait()
+                continue
+            await trio.to_thread.run_sync(job.run)
+            replica.read_ahead_done(job)
+            self.wake()
 
     # --- turns ----------------------------------------------------------------------------------------------
     def wake(self) -> None:
@@ -307,6 +322,9 @@ class Driver:
         self._tell()
 
     def _tell(self) -> None:
+        if self._thirst is not None and self._replica.is_thirsty:
+            self._thirst.set()
+            self._thirst = None
         for each in list(self.on_turn):
             each()
 

@@ -259,6 +259,9 @@ async def open_node(
             snapshot_log_bytes=config.snapshot_log_bytes,
             snapshot_commands=config.snapshot_commands,
             body_cache_bytes=config.body_cache_bytes,
+            hot_messages=config.max_hot_messages,
+            hot_bytes=config.max_hot_bytes,
+            keeps_window=False,
             trace_to=TraceFile(config.trace_to, node_id) if config.trace_to is not None else None,
         )
         reading = clock.read()
@@ -580,6 +583,7 @@ def start_core(core: trio.Nursery, node: Node) -> None:
     core.start_soon(node.backups.run, name="backups")
     core.start_soon(pollers.run, node.broker, node.clock, name="pollers")
     core.start_soon(node.broker.cold.run, node.broker.flush, name="cold_replies")
+    core.start_soon(node.driver.run_read_ahead, name="read_ahead")
     if isinstance(node.config.fsync, tuple):
         core.start_soon(node.driver.run_interval, node.config.fsync[1], name="interval_sync")
     if node.peers is not None:

@@ -80,6 +80,8 @@ _QUEUE_KEY: Final = struct.Struct(">cIq")
 _COLD_KEY: Final = struct.Struct(">cIHQ")
 SEALED_PREFIX: Final = b"c"
 GROWING_PREFIX: Final = b"d"
+# Pages that never change, and that no machine holds once a durable snapshot does.
+NOT_RESIDENT: Final = (SEALED_PREFIX, PAGE_PREFIX)
 
 MACHINE_KEY: Final = b"m"
 

@@ -15,6 +15,11 @@ With peers, in between, at any time:
     job = replica.background()                   blocking work: `job.run()` in a thread, at most one at a time, beside
     done = replica.background_done(job)          persists; then this, pure
 
+A leader whose queues have more than the hot window holds, besides, after `complete` and `advance`:
+
+    job = replica.read_ahead()                   what comes next of them: `job.run()` in a thread, at any time, beside
+    replica.read_ahead_done(job)                 everything else; then this, pure, which proposes
+
 After `receive`, `tick`, `link_up`, `link_lost`, a change of the group and `read`: `advance`, `take_messages`, and
 `take_batch` if `has_work`.
 

@@ -40,6 +40,8 @@ class ReplicaConfig:
         recent_bytes: entries kept in memory for followers. A node that is alone keeps none.
         bounds: of the replicated state.
         version_max: the newest version of the state machine that this node can be.
+        hot_messages, hot_bytes: the hot window that this node agrees on with the others when it leads; None = no bound.
+        keeps_window: it leaves the window as it finds it.
     """
 
     node_id: str
@@ -58,3 +60,6 @@ class ReplicaConfig:
     recent_bytes: int = REPLICA_RECENT_BYTES
     bounds: Bounds = attrs.field(factory=Bounds)
     version_max: int = VERSION_MAX
+    hot_messages: int | None = None
+    hot_bytes: int | None = None
+    keeps_window: bool = True

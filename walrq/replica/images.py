@@ -14,7 +14,8 @@ import attrs
 import cbor2
 
 from walrq.errors import CorruptRecord
-from walrq.queues.image import Imager
+from walrq.limits import FAR_UNSAVED_BYTES
+from walrq.queues.image import NOT_RESIDENT, Imager
 from walrq.queues.machine import Machine
 from walrq.replica.config import ReplicaConfig
 from walrq.storage.snapshot import SnapshotWriter
@@ -168,6 +169,9 @@ class Images:
         config = self._config
         if self._renewed:
             return True
+        if self._machine.far.fresh_bytes >= FAR_UNSAVED_BYTES:
+            # Pages that wait for a snapshot are in memory.
+            return True
         return self.log_bytes >= config.snapshot_log_bytes or self.commands >= config.snapshot_commands
 
     @property
@@ -198,7 +202,7 @@ class Images:
         """Write the image that is fixed. `compares`: its root is wanted."""
         assert self.job is None and self.point is not None
         (index, messages), self.point = self.point, None
-        writer = self._storage.begin_snapshot(index, term, meta, afresh=self._afresh)
+        writer = self._storage.begin_snapshot(index, term, meta, afresh=self._afresh, keep=NOT_RESIDENT)
         self.job = SnapshotJob(self._imager, writer, index, messages, self._hashes if compares else None)
         self.job.is_afresh, self._afresh = self._afresh, False
         return self.job
@@ -215,6 +219,7 @@ class Images:
         self.index = job.index
         self.messages = job.messages
         self.count += 1
+        self._imager.kept()
         if job.is_damaged:
             self.renew()
         return not job.root or self.roots.add(self.roots.own, job.index, job.root)

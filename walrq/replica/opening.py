@@ -14,7 +14,7 @@ import attrs
 
 from walrq.errors import ConfigError, CorruptRecord, StorageError
 from walrq.queues.commands import Stamp, decode_entry, stamp_of
-from walrq.queues.image import load
+from walrq.queues.image import NOT_RESIDENT, load
 from walrq.queues.machine import Machine
 from walrq.raft.entries import HardState, Kind, Tail
 from walrq.raft.membership import Configuration, Member
@@ -199,7 +199,7 @@ def _from_snapshot(config: ReplicaConfig, snapshot: SnapshotReader | None) -> Fo
     if snapshot is None:
         machine, pages, index, term = Machine(config.bounds, config.version_max), dict[bytes, bytes](), 0, 0
     else:
-        machine, pages = load(snapshot.pages(), config.bounds, config.version_max), snapshot.hashes
+        machine, pages = load(snapshot.pages(without=NOT_RESIDENT), config.bounds, config.version_max), snapshot.hashes
         index, term = snapshot.index, snapshot.term
     recent = Recent(config.recent_bytes, index)
     return Found(machine, pages, index, index, term, HardState(), "", [], recent)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from walrq.errors import NotReady, StorageError
 from walrq.queues.clocks import Reading
 from walrq.queues.commands import (
+    SINCE,
+    Command,
     RaiseVersion,
+    SetWindow,
     Tagged,
     encode_entry,
     stamp_of,
@@ -101,6 +104,8 @@ class Peers(State):
             self._bind()
         if self.machine.version < self.config.version_max:
             self._agree_on_version(reading)
+        elif not self.config.keeps_window and self.accepts:
+            self._agree_on_window(reading)
 
     def _agree_on_version(self, reading: Reading) -> None:
         """Let a leader raise the version of the state machine to what every member can be.
@@ -120,12 +125,30 @@ class Peers(State):
             self._raise_version(agreed, reading)
 
     def _raise_version(self, version: int, reading: Reading) -> None:
+        self._append_own(RaiseVersion(version), reading)
+        self._raised_at = self._raft.last_index
+
+    def _agree_on_window(self, reading: Reading) -> bool:
+        """Let the bounds of the hot window be those of this leader, once nothing of an earlier one is left to apply.
+
+        Whether there is something to write now.
+        """
+        lead, wanted = self._raft.lead, [self.config.hot_messages, self.config.hot_bytes]
+        if lead is None or self.machine.window.fields() == wanted or self.machine.version < SINCE[SetWindow]:
+            return False
+        if self.applied_index < max(lead.term_start, self._raised_at):
+            return False
+        self._append_own(SetWindow(*wanted), reading)
+        self._raised_at = self._raft.last_index
+        return True
+
+    def _append_own(self, command: Command, reading: Reading) -> None:
+        """Append an entry with a command of the replica's own."""
         clock = self._times.current or self._clock(reading)
         stamp = clock.stamp(reading if self._alone else self._times.agreed(reading))
-        commands = [Tagged(RaiseVersion(version))]
+        commands = [Tagged(command)]
         self._append(Kind.COMMANDS, encode_entry(stamp, commands))
-        self._raised_at = self._raft.last_index
-        self._pending[self._raised_at] = Pending(stamp, commands, [])
+        self._pending[self._raft.last_index] = Pending(stamp, commands, [])
 
     def _note_loss(self) -> None:
         """The leader heard this node acknowledge more than it has, though no byte of it is damaged."""

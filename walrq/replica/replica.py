@@ -7,23 +7,25 @@ from typing import Any
 from walrq.api import Columns
 from walrq.errors import DiskFull, InvalidArgument
 from walrq.queues.clocks import Reading
-from walrq.queues.commands import Stamp
+from walrq.queues.commands import Stamp, Tagged
 from walrq.queues.image import live_in
 from walrq.queues.reads import lost_messages
 from walrq.raft.membership import Member
 from walrq.raft.snapshots import Chunk
+from walrq.replica.ahead import ReadAhead
 from walrq.replica.batch import Done
-from walrq.replica.company import only
+from walrq.replica.company import group_of, only
 from walrq.replica.config import ReplicaConfig
-from walrq.replica.describing import group_of
 from walrq.replica.images import SnapshotJob
 from walrq.replica.jobs import Job, LoadEntries
 from walrq.replica.opening import look
 from walrq.replica.restoring import ReadRecords, StoreRecords
 from walrq.replica.seam import Seam
 from walrq.replica.transfer import InstallSnapshot, Read, ReadChunks, StoreChunks
+from walrq.replica.waiting import FarWork
 from walrq.storage.findings import Finding, Verdict
 from walrq.storage.storage import Pin, Storage
+from walrq.tiers.timers import Listing, LookUp
 
 # A record's header and padding.
 ENTRY_OVERHEAD_BYTES = 40
@@ -65,6 +67,8 @@ class Replica(Seam):
             self._write_now(reading)
         if self._alone and machine.version < self.config.version_max:
             self._raise_version(self.config.version_max, reading)
+            self._write_now(reading)
+        if self._alone and not self.config.keeps_window and self._agree_on_window(reading):
             self._write_now(reading)
 
     def _write_now(self, reading: Reading) -> None:
@@ -291,6 +295,49 @@ class Replica(Seam):
             at = reading.monotonic_ms + max(0, wall_ms - now.wall_ms)
             first = at if first is None else min(first, at)
         return first
+
+    # --- beyond the window ----------------------------------------------------------------------------------
+    @property
+    def is_thirsty(self) -> bool:
+        """Whether `read_ahead` may have something."""
+        return bool(self.machine.thirst) and self._ahead.is_idle() and self._raft.lead is not None
+
+    def read_ahead(self) -> ReadAhead | None:
+        """What queues will want from beyond their windows soon: run it in a thread, then `read_ahead_done`."""
+        return self._ahead.work(self.machine) if self.accepts else None
+
+    def read_ahead_done(self, job: ReadAhead) -> None:
+        """Propose what was read. Ask again when it is applied."""
+        commands = self._ahead.done(job)
+        if not self.accepts:
+            return
+        for command in commands:
+            self._ahead.proposed(self.propose(Tagged(command)))
+
+    # --- beyond the horizon ---------------------------------------------------------------------------------
+    def far_work(self, reading: Reading) -> FarWork | None:
+        """A leader's next piece of work on what waits beyond the horizon, if there is any now: run it in a thread,
+        propose its command, and ask again once that is applied.
+        """
+        if not self.accepts:
+            return None
+        return self._waiting.work(self.machine, self.stamp_now(reading).wall_ms)
+
+    def far_deadline(self, reading: Reading) -> int | None:
+        """Monotonic ms at which `far_work` will have something; None when nothing waits, or elsewhere."""
+        wanted_ms = self._waiting.wanted_ms(self.machine) if self.accepts else None
+        if wanted_ms is None:
+            return None
+        return reading.monotonic_ms + max(0, wanted_ms - self.stamp_now(reading).wall_ms)
+
+    def find_far(self, ids: tuple[int, ...]) -> LookUp:
+        """A search for messages in sealed pages; run it in a thread."""
+        return self._waiting.look_up(self.machine.far, ids)
+
+    def list_far(self, uid: int, after: int, rows_max: int) -> Listing:
+        """A page of a queue's rows beyond the horizon; run it in a thread."""
+        queue = self.machine.by_uid[uid]
+        return self._waiting.listing(self.machine.far, uid, queue.far_floor, after, rows_max)
 
     # --- bodies ---------------------------------------------------------------------------------------------
     def body(self, index: int, ordinal: int) -> Columns | None:

@@ -211,6 +211,8 @@ class Seam(Peers):
                 again_tickets.append(ticket)
         self._gathered = again + self._gathered
         self._gathered_tickets = again_tickets + self._gathered_tickets
+        if results:
+            self._ahead.applied(results[-1][0])
         return Done(results, Effects())
 
     def advance(self) -> Done:
@@ -231,6 +233,8 @@ class Seam(Peers):
             elif not self._apply_other(index):
                 break
             self.applied_index = index
+        if results:
+            self._ahead.applied(results[-1][0])
         done = Done(results, machine.take_effects())
         if self._alone:
             if self._recent.bytes:

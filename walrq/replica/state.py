@@ -12,6 +12,7 @@ from walrq.raft.leader import Leader
 from walrq.raft.membership import Configuration, Member
 from walrq.raft.roles import Role, Status
 from walrq.raft.snapshots import Chunk
+from walrq.replica.ahead import Ahead
 from walrq.replica.batch import Batch, Pending
 from walrq.replica.bodies import Bodies
 from walrq.replica.company import Company, named_behind
@@ -22,6 +23,7 @@ from walrq.replica.office import Times
 from walrq.replica.opening import Found
 from walrq.replica.restoring import Restoring
 from walrq.replica.transfer import Receiving, Sending
+from walrq.replica.waiting import Waiting
 from walrq.storage.storage import Storage
 
 
@@ -94,6 +96,8 @@ class State:
         self._background: Job | None = None
         self._loaded: dict[int, Loaded] = {}
         self._bodies = Bodies(storage, self._recent, config.body_cache_bytes)
+        self._waiting = Waiting(storage)
+        self._ahead = Ahead(storage)
         # --- snapshots
         # The last point that this leader proposed.
         self._point_proposed = 0
@@ -227,6 +231,7 @@ class State:
         self._point_proposed = 0
         self._raised_at = 0
         self._unreadable = frozenset()
+        self._ahead.office(self.machine if lead is not None else None)
         if lead is not None and self._reading is not None:
             self._clock(self._reading)
 

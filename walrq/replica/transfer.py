@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from walrq.errors import CorruptRecord, DiskFull, StorageError
-from walrq.queues.image import live_in, load
+from walrq.queues.image import NOT_RESIDENT, live_in, load
 from walrq.queues.machine import Machine
 from walrq.raft.snapshots import Chunk, ChunkWanted
 from walrq.replica.config import ReplicaConfig
@@ -216,5 +216,5 @@ class InstallSnapshot:
             return
         snapshot = self._storage.snapshot
         assert snapshot is not None and snapshot.index == self.chunk.index
-        self.machine = load(snapshot.pages(), self._config.bounds, self._config.version_max)
+        self.machine = load(snapshot.pages(without=NOT_RESIDENT), self._config.bounds, self._config.version_max)
         self.hashes = snapshot.hashes

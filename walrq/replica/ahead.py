@@ -1,0 +1,221 @@
+"""Reads ahead of the consumers: before the hot window of a queue runs dry its leader brings back what comes next.
+
+    take, settle, ...  --> machine.thirst: queues whose window may have room
+    read_ahead         --> a job: the next stretches of some of them, in turn, from memory or from the newest snapshot
+    read_ahead_done    --> proposes a Hydrate for each; when they are applied it is time to look again
+
+One job at a time, and none while its proposals are on their way: a queue is never read twice. Nothing polls: a queue is
+thirsty because something was taken from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import attrs
+
+from walrq.errors import CorruptRecord, StorageError
+from walrq.queues.commands import Hydrate
+from walrq.queues.horizon import hot_ready
+from walrq.queues.image import stretch_key
+from walrq.queues.lanes import GROUPED, SEALED_FIRST, TAIL, Cold, Stretch
+from walrq.queues.machine import Machine
+from walrq.queues.queue import Queue
+from walrq.storage.storage import Storage
+
+# What a window is filled up to, and half of it is when: more than consumers take while it is read and decided.
+TARGET_MESSAGES: Final = 32_768
+# A window that holds nothing but groups that wait may grow so many times as large, to find others.
+LOOK_AHEAD: Final = 4
+# What one job brings: applying it takes some milliseconds, and nobody else is served meanwhile.
+JOB_ROWS: Final = 1_024
+JOB_MESSAGES: Final = 65_536
+# Queues that one job looks at.
+JOB_QUEUES: Final = 256
+
+
+@attrs.define(eq=False)
+class Wanted:
+    """A stretch that is to come back. `page`: the bytes of a sealed one, once they are known; `why`: it is lost."""
+
+    uid: int
+    lane: int
+    stretch: int
+    page: bytes | None
+    why: str = ""
+
+
+class ReadAhead:
+    """A job: stretches of some queues, as they come next in each."""
+
+    def __init__(self, storage: Storage, wanted: Sequence[Wanted]) -> None:
+        self._storage = storage
+        self.wanted = wanted
+
+    def run(self) -> None:
+        """Read. Blocking; any thread."""
+        for each in self.wanted:
+            if each.stretch < SEALED_FIRST or each.page is not None:
+                continue
+            try:
+                each.page = self._storage.read_page(stretch_key(each.uid, each.lane, each.stretch))
+            except (CorruptRecord, StorageError) as error:
+                each.why = error.text
+            else:
+                if each.page is None:
+                    each.why = "no snapshot has it"
+
+    def commands(self) -> list[Hydrate]:
+        """What is to be proposed, in order."""
+        found = []
+        unread: set[tuple[int, int]] = set()
+        for each in self.wanted:
+            if each.why:
+                unread.add((each.uid, each.lane))
+            if (each.uid, each.lane) not in unread:
+                found.append(Hydrate(each.uid, each.lane, each.stretch, each.page or b""))
+        return found
+
+
+class Ahead:
+    """See the module. One per replica; works while it leads."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._job: ReadAhead | None = None
+        # The ticket of the last proposal that is not applied yet.
+        self._ticket = 0
+
+    def office(self, machine: Machine | None) -> None:
+        """An office begins with this state, or has ended."""
+        self._job = None
+        self._ticket = 0
+        if machine is not None:
+            machine.thirst.update(dict.fromkeys(sorted(uid for uid, queue in machine.by_uid.items() if queue.cold)))
+
+    def is_idle(self) -> bool:
+        """No job, and no proposal on its way."""
+        return self._job is None and not self._ticket
+
+    def applied(self, ticket: int) -> None:
+        """Proposals up to this ticket were answered."""
+        if ticket >= self._ticket:
+            self._ticket = 0
+
+    def work(self, machine: Machine) -> ReadAhead | None:
+        """The next job, if there is anything to read."""
+        if self._job is not None or self._ticket or not machine.thirst:
+            return None
+        wanted = _plan(machine)
+        if not wanted:
+            return None
+        self._job = ReadAhead(self._storage, wanted)
+        return self._job
+
+    def done(self, job: ReadAhead) -> list[Hydrate]:
+        """A job was run. What is to be proposed; nothing of a job of an earlier office."""
+        if job is not self._job:
+            return []
+        self._job = None
+        return job.commands()
+
+    def proposed(self, ticket: int) -> None:
+        """The last of it has this ticket."""
+        self._ticket = ticket
+
+
+def _plan(machine: Machine) -> list[Wanted]:
+    """The next stretches of thirsty queues, one of each in turn, as far as there is room."""
+    wanted: list[Wanted] = []
+    window, tally = machine.window, machine.tally
+    messages, size = tally.messages, tally.bytes
+    lines: list[tuple[int, Iterator[tuple[Wanted, Stretch, bool]]]] = []
+    for uid in list(machine.thirst)[:JOB_QUEUES]:
+        queue = machine.by_uid.get(uid)
+        if queue is None or not queue.cold:
+            del machine.thirst[uid]
+        else:
+            lines.append((uid, _wishes(machine, queue)))
+    rows = brought = 0
+    while lines and rows < JOB_ROWS and brought < JOB_MESSAGES:
+        rest = []
+        for uid, line in lines:
+            wish = next(line, None)
+            if wish is None:
+                # Satisfied: whoever takes something from it says so again.
+                machine.thirst.pop(uid, None)
+                continue
+            each, stretch, is_dry = wish
+            is_full = (window.messages is not None and messages + stretch.messages > window.messages) or (
+                window.bytes is not None and size + stretch.bytes > window.bytes
+            )
+            if is_full and not is_dry:
+                machine.thirst.pop(uid, None)
+                continue
+            if rows and (rows + stretch.rows > JOB_ROWS or brought + stretch.messages > JOB_MESSAGES):
+                # The next job begins with it.
+                continue
+            wanted.append(each)
+            rows += stretch.rows
+            brought += stretch.messages
+            messages += stretch.messages
+            size += stretch.bytes
+            rest.append((uid, line))
+            # Others come first the next time.
+            machine.thirst.pop(uid, None)
+            machine.thirst[uid] = None
+        lines = rest
+    return wanted
+
+
+def _wishes(machine: Machine, queue: Queue) -> Iterator[tuple[Wanted, Stretch, bool]]:
+    """(what a queue wants back, its stretch, whether nothing of its lane is there), in order, until it has enough."""
+    for lane in sorted(queue.cold, reverse=True):
+        cold = queue.cold[lane]
+        target = _target(machine, queue, lane)
+        ready = hot_ready(queue, lane)
+        if ready < max(1, target // 2) or _is_blocked(queue, lane):
+            for stretch in _stretches(cold):
+                is_dry = not ready or (lane == GROUPED and _is_blocked(queue, lane))
+                if ready >= target and not is_dry:
+                    break
+                number = stretch.number if stretch.number >= SEALED_FIRST else TAIL
+                yield Wanted(queue.uid, lane, number, cold.unsaved.get(number)), stretch, is_dry
+                ready += stretch.messages
+                if lane == GROUPED and ready >= LOOK_AHEAD * target:
+                    break
+            else:
+                # All of it is on its way, so the next lane may be wanted soon.
+                continue
+        if lane != GROUPED:
+            # Lower priorities wait until nothing of this one is cold.
+            return
+
+
+def _target(machine: Machine, queue: Queue, lane: int) -> int:
+    """Ready messages that a lane is to have in the window."""
+    target = TARGET_MESSAGES
+    if machine.window.messages is not None:
+        target = min(target, machine.window.messages // 2)
+    if queue.settings.max_hot_messages is not None:
+        target = min(target, queue.settings.max_hot_messages)
+    if lane == GROUPED and _is_blocked(queue, lane):
+        target *= LOOK_AHEAD
+    return max(1, target)
+
+
+def _is_blocked(queue: Queue, lane: int) -> bool:
+    """Whether all groups in the window wait."""
+    if lane != GROUPED or not queue.groups:
+        return False
+    return all(each is None for turns in queue.rotation.values() for each in turns)
+
+
+def _stretches(cold: Cold) -> Iterator[Stretch]:
+    """In order."""
+    if cold.front_rows:
+        yield cold.front
+    yield from cold.sealed.values()
+    if cold.tail_rows:
+        yield cold.tail
