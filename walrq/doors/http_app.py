@@ -45,6 +45,7 @@ from walrq.limits import (
     HTTP_BODIES_BYTES_MAX,
     HTTP_BODY_BYTES_MAX,
     HTTP_BODY_S_MAX,
+    HTTP_HEAD_BYTES_MAX,
     HTTP_STREAMS_MAX,
     SEND_STALL_S_MAX,
 )
@@ -269,6 +270,12 @@ class App:
         scope, method = exchange.scope, exchange.method
         if scope["http_version"] not in _HTTP_VERSIONS:
             return replies.plain(505, Code.UNSUPPORTED_VERSION, "this door speaks HTTP/1.1", exchange.id)
+        size = sum(len(name) + len(value) for name, value in scope["headers"])
+        if size > HTTP_HEAD_BYTES_MAX:
+            text = f"headers of {size} bytes, at most {HTTP_HEAD_BYTES_MAX} are allowed"
+            return replies.plain(
+                431, Code.FRAME_TOO_LARGE, text, exchange.id, field="headers", limit=HTTP_HEAD_BYTES_MAX
+            )
         origins.check_host(exchange.headers, loopback=self._loopback)
         origins.check_origin(method, exchange.headers, self._allowed)
         path = scope["raw_path"].decode("latin-1")
