@@ -128,7 +128,7 @@ class FarPair(Pair):
             known = self.machine.queues[queue]
             listing = self.waiting.listing(self.machine.far, known.uid, known.far_floor, after, 7)
             listing.run()
-            for row, first, last in listing.found:
+            for row, first, last, _ in listing.found:
                 found += reads.far_seen(row, first, last)
             after = listing.following
             if not after:

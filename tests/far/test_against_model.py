@@ -1,4 +1,4 @@
-"""Messages beyond the horizon behave as if they were in memory: the oracle, which keeps them there, sees no difference."""
+"""Messages beyond the horizon behave as those in memory: the oracle, which keeps them there, sees no difference."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def far_command(dice: Dice, pair: FarPair) -> c.Command:
 
 def drawn(dice: Dice, pair: FarPair) -> c.Tagged:
     """Any command; half of the time one of those."""
-    return generate.tag(dice, pair.known, far_command(dice, pair)) if dice.chance(50) else tagged_command(dice, pair.known)
+    return (
+        generate.tag(dice, pair.known, far_command(dice, pair)) if dice.chance(50) else tagged_command(dice, pair.known)
+    )
 
 
 def run(seed: int, entries: int) -> FarPair:

@@ -44,9 +44,7 @@ rows = st.builds(
     small,
     st.dictionaries(st.integers(0, 8), small | text, max_size=2),
 )
-found = st.none() | st.builds(
-    c.FarFound, small, st.lists(st.builds(Found, small, small, rows), max_size=2).map(tuple)
-)
+found = st.none() | st.builds(c.FarFound, small, st.lists(st.builds(Found, small, small, rows), max_size=2).map(tuple))
 cuts = st.lists(st.builds(Cut, small, small, small, st.binary(max_size=9), st.binary(max_size=9)), max_size=2)
 EVERY: dict[type, st.SearchStrategy[typing.Any]] = {
     c.Push: st.builds(c.Push, text, bodies, small, maybe, maybe, maybe, maybe),
@@ -78,9 +76,7 @@ EVERY: dict[type, st.SearchStrategy[typing.Any]] = {
         maybe,
     ),
     c.SetWindow: st.builds(c.SetWindow, maybe, maybe),
-    c.HydrateFar: st.builds(
-        c.HydrateFar, st.binary(max_size=9), st.binary(max_size=9), small, cuts.map(tuple)
-    ),
+    c.HydrateFar: st.builds(c.HydrateFar, st.binary(max_size=9), st.binary(max_size=9), small, cuts.map(tuple)),
     c.SweepFar: st.builds(
         c.SweepFar, small, small, small, st.lists(st.tuples(small, small, small), max_size=3).map(tuple)
     ),

@@ -34,6 +34,7 @@ from walrq.daemon.clock import Clock
 from walrq.daemon.pollers import Call, PollCall, Pollers, Port, to_failed
 from walrq.errors import (
     Code,
+    CorruptRecord,
     DiskFull,
     Draining,
     InvalidArgument,
@@ -48,9 +49,10 @@ from walrq.limits import IN_FLIGHT_BYTES_MAX
 from walrq.protocol.requests import Incoming
 from walrq.queues import commands, death, reads
 from walrq.queues import settings as queue_settings
-from walrq.queues.effects import Result, Seen
+from walrq.queues.effects import LookFar, Result, Seen
 from walrq.queues.machine import not_found
 from walrq.replica import Done, Replica
+from walrq.tiers.timers import Search
 
 log = logging.getLogger("walrq.broker")
 
@@ -484,11 +486,32 @@ class Broker:
 
     # --- other commands -----------------------------------------------------------------------------------
     def _cancel(self, call: Call, request: api.Cancel) -> None:
-        self.log(call, commands.Cancel(request.queue, request.ids), self._finish_plain)
+        self._ask_by_id(call, commands.Cancel(request.queue, request.ids))
 
     def _reschedule(self, call: Call, request: api.Reschedule) -> None:
-        command = commands.Reschedule(request.queue, request.id, request.deliver_at_ms)
-        self.log(call, command, self._finish_plain)
+        self._ask_by_id(call, commands.Reschedule(request.queue, request.id, request.deliver_at_ms))
+
+    def _ask_by_id(self, call: Call, command: commands.Cancel | commands.Reschedule) -> None:
+        """Propose what names messages; those that may lie in sealed pages are looked up, and it is proposed again."""
+
+        def finish(call: Call, result: Any) -> None:
+            if isinstance(result, LookFar):
+                search = self.replica.find_far(result.ids)
+                self.cold.add(lambda _: search.attempt(), lambda why: self._found(call, command, search, why))
+            else:
+                self.answer(call, result)
+
+        self.log(call, command, finish)
+
+    def _found(self, call: Call, command: commands.Cancel | commands.Reschedule, search: Search, why: str) -> None:
+        try:
+            if why:
+                raise CorruptRecord(f"a page of delayed messages is damaged, and the message may be in it: {why}")
+            found = commands.FarFound(search.seen, search.found)
+            self._ask_by_id(call, attrs.evolve(command, far=found))  # type: ignore[misc]
+        except WalrqError as error:
+            self.counters.refused += 1
+            self.answer(call, to_failed(error))
 
     def _set_queue(self, call: Call, request: api.SetQueue) -> None:
         checked = queue_settings.check(request.settings, request.queue)
@@ -534,11 +557,37 @@ class Broker:
 
     def _peek(self, call: Call, request: api.Peek) -> None:
         self._check_applied()
-        seen, following = reads.peek(self.machine, request)
-        if request.state == api.State.DEAD:
+        is_far = request.state == api.State.DELAYED and request.after >= reads.FAR_AFTER
+        seen, following = ([], 0) if is_far else reads.peek(self.machine, request)
+        if is_far or (request.state == api.State.DELAYED and not following and self._waits_far(request.queue)):
+            self._peek_far(call, request, seen)
+        elif request.state == api.State.DEAD:
             self._page(call, seen, following, lambda position: request.after + position, request.bodies)
         else:
             self._page(call, seen, following, lambda position: seen[position].peeked.sequence, request.bodies)
+
+    def _waits_far(self, name: str) -> bool:
+        queue = self.machine.queues.get(name)
+        return queue is not None and queue.far_messages > 0
+
+    def _peek_far(self, call: Call, request: api.Peek, seen: list[Seen]) -> None:
+        """Delayed messages behind the near ones `seen`, as they lie in sealed pages."""
+        after = request.after - reads.FAR_AFTER if request.after >= reads.FAR_AFTER else 0
+        uid = self.machine.require(request.queue).uid
+        listing = self.replica.list_far(uid, after, request.limit - len(seen))
+
+        def then(why: str) -> None:
+            if why:
+                self.answer(call, to_failed(CorruptRecord(f"a page of delayed messages is damaged: {why}")))
+                return
+            cursors = [one.peeked.sequence for one in seen]
+            for row, first, last, place in listing.found:
+                seen.extend(reads.far_seen(row, first, last))
+                cursors += [reads.FAR_AFTER + place + offset for offset in range(first, last + 1)]
+            following = listing.following and reads.FAR_AFTER + listing.following
+            self._page(call, seen, following, cursors.__getitem__, request.bodies)
+
+        self.cold.add(lambda _: listing.attempt(), then)
 
     def _list_dead(self, call: Call, request: api.ListDead) -> None:
         self._check_applied()

@@ -10,6 +10,7 @@ It also lets the sessions of living connections start their idle time anew, ever
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Final
 
@@ -19,8 +20,14 @@ from walrq.daemon.broker import Broker
 from walrq.daemon.clock import Clock
 from walrq.daemon.driver import Driver
 from walrq.limits import SESSION_IDLE_MS
+from walrq.queues.commands import Tagged
 from walrq.replica import Replica
+from walrq.tiers.timers import PageLost
 
+log = logging.getLogger("walrq.reaper")
+
+# How often a page that cannot be read is tried again.
+LOST_S: Final = 5.0
 KEEP_SESSIONS_MS: Final = 10 * 60 * 1000
 # Several chances before an idle session ends.
 assert KEEP_SESSIONS_MS * 4 < SESSION_IDLE_MS
@@ -70,6 +77,67 @@ class Reaper:
             with trio.move_on_at(math.inf if deadline_ms is None else self._clock.deadline(deadline_ms)):
                 await self._wake.wait()
             self._sleeping_until = None
+
+
+class Fetcher:
+    """Brings back what waits beyond the horizon before it is due, and clears up there; while this node leads.
+
+    One piece of work after another: read in a thread, proposed, and the next once it is applied. Between them it sleeps
+    until the replica says that there will be more.
+    """
+
+    def __init__(self, replica: Replica, driver: Driver, clock: Clock) -> None:
+        self._replica = replica
+        self._driver = driver
+        self._clock = clock
+        self._wake = trio.Event()
+        # As for the reaper.
+        self._sleeping_until: float | None = None
+        self._waiting_beyond: int | None = None
+        self._lost: str = ""
+        driver.on_turn.append(self._on_turn)
+
+    def _on_turn(self) -> None:
+        if self._waiting_beyond is not None:
+            if self._replica.applied_index > self._waiting_beyond or not self._replica.accepts:
+                self._wake.set()
+        elif self._sleeping_until is not None:
+            deadline_ms = self._replica.far_deadline(self._clock.read())
+            if deadline_ms is not None and deadline_ms < self._sleeping_until:
+                self._sleeping_until = None
+                self._wake.set()
+
+    async def run(self) -> None:
+        """Fetch in time, for ever."""
+        while True:
+            reading = self._clock.read()
+            work = self._replica.far_work(reading)
+            self._wake = trio.Event()
+            if work is not None:
+                try:
+                    await trio.to_thread.run_sync(work.run)
+                except PageLost as error:
+                    self._tell(error)
+                    await trio.sleep(LOST_S)
+                    continue
+                if self._replica.accepts:
+                    self._waiting_beyond = self._replica.last_index
+                    self._replica.propose(Tagged(work.command()))
+                    self._driver.wake()
+                    await self._wake.wait()
+                    self._waiting_beyond = None
+                continue
+            deadline_ms = self._replica.far_deadline(reading)
+            self._sleeping_until = math.inf if deadline_ms is None else deadline_ms
+            with trio.move_on_at(math.inf if deadline_ms is None else self._clock.deadline(deadline_ms)):
+                await self._wake.wait()
+            self._sleeping_until = None
+
+    def _tell(self, error: PageLost) -> None:
+        text = f"page {error.number} of delayed messages cannot be read: {error}"
+        if text != self._lost:
+            self._lost = text
+            log.critical("finding delayed_lost: %s", text)
 
 
 async def keep_sessions(broker: Broker) -> None:

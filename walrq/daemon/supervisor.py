@@ -49,12 +49,13 @@ from walrq.daemon.members import Members
 from walrq.daemon.peers import Peers
 from walrq.daemon.reactor import AVAILABLE as EPOLL_AVAILABLE
 from walrq.daemon.reactor import Reactor
-from walrq.daemon.reaper import Reaper, keep_sessions
+from walrq.daemon.reaper import Fetcher, Reaper, keep_sessions
 from walrq.daemon.stream_front import StreamFront
 from walrq.errors import ERRORS, Code, ConfigError, DataDirLocked, Draining, WalrqError
 from walrq.local import notify
 from walrq.local.tracing import TraceFile
 from walrq.protocol.handshake import Hello, Shards, Welcome
+from walrq.queues.machine import Bounds
 from walrq.replica import Replica, ReplicaConfig
 from walrq.storage.config import StorageConfig
 from walrq.storage.disk import Disk, RealDisk
@@ -169,6 +170,7 @@ class Node:
     driver: Driver
     broker: Broker
     reaper: Reaper
+    fetcher: Fetcher
     compactor: Compactor
     backups: Backups
     members: Members
@@ -262,6 +264,7 @@ async def open_node(
             hot_messages=config.max_hot_messages,
             hot_bytes=config.max_hot_bytes,
             keeps_window=False,
+            bounds=Bounds(far_horizon_ms=limits.FAR_HORIZON_MS),
             trace_to=TraceFile(config.trace_to, node_id) if config.trace_to is not None else None,
         )
         reading = clock.read()
@@ -314,6 +317,7 @@ def _wire(config: Config, storage: Storage, replica: Replica, clock: Clock, sett
             "turns": driver.turns,
             "fsync": config.text("fsync"),
             "disk_bytes": storage.bytes_in_use,
+            **compactor.stats(),
             "queues": len(replica.machine.queues),
             "cluster": replica.cluster_id,
             "leader": replica.leader,
@@ -330,7 +334,7 @@ def _wire(config: Config, storage: Storage, replica: Replica, clock: Clock, sett
         node_stats=node_stats,
     )
     links = None if setting is None else Peers(setting, replica, driver, broker)
-    compactor = Compactor(replica, storage, driver, broker)
+    compactor = Compactor(replica, storage, driver, broker, clock)
     return Node(
         config=config,
         node_id=node_id,
@@ -340,6 +344,7 @@ def _wire(config: Config, storage: Storage, replica: Replica, clock: Clock, sett
         driver=driver,
         broker=broker,
         reaper=Reaper(replica, driver, clock),
+        fetcher=Fetcher(replica, driver, clock),
         compactor=compactor,
         backups=Backups(replica, storage, compactor, broker, clock),
         members=Members(replica, driver, broker, links),
@@ -578,6 +583,7 @@ def start_core(core: trio.Nursery, node: Node) -> None:
     core.start_soon(node.driver.run, node.broker, name="driver")
     core.start_soon(node.members.run, name="members")
     core.start_soon(node.reaper.run, name="reaper")
+    core.start_soon(node.fetcher.run, name="fetcher")
     core.start_soon(keep_sessions, node.broker, name="keep_sessions")
     core.start_soon(node.compactor.run, name="compactor")
     core.start_soon(node.backups.run, name="backups")

@@ -88,7 +88,7 @@ class Row:
         return due_ms
 
     @property
-    def bytes(self) -> int:
+    def weight(self) -> int:
         """Bytes of its messages, by equal shares of the body."""
         return self.size * (self.base + self.count) // self.total - self.size * self.base // self.total
 
@@ -148,9 +148,9 @@ def pack(row: Row) -> bytes:
 
 def unpack(packed: bytes, mores: Sequence[More] = ()) -> Row:
     """The row of these bytes; `mores`: the further fields that it may point at."""
-    *fields, more = ROW.unpack(packed)
-    fields[1] = int.from_bytes(fields[1], "big")
-    return Row(*fields, more=mores[more - 1] if more else {})
+    time_ms, first_id, *fields = ROW.unpack(packed)
+    more = fields.pop()
+    return Row(time_ms, int.from_bytes(first_id, "big"), *fields, more=mores[more - 1] if more else {})
 
 
 def encode_page(rows: Sequence[tuple[bytes, More]]) -> bytes:

@@ -49,9 +49,7 @@ class Page:
 
     __slots__ = ("cursor", "dead", "digest", "first", "high", "last", "left", "low", "number", "rows")
 
-    def __init__(
-        self, number: int, rows: int, first: bytes, last: bytes, low: int, high: int, digest: bytes
-    ) -> None:
+    def __init__(self, number: int, rows: int, first: bytes, last: bytes, low: int, high: int, digest: bytes) -> None:
         self.number = number
         self.rows = rows
         self.cursor = 0
@@ -206,9 +204,7 @@ class Far:
         size = 0
         for packed, more in rows:
             weight = ROW_BYTES + (len(cbor2.dumps(dict(more))) if more else 0)
-            if page and (
-                len(page) >= self._page_rows or size + weight > FAR_PAGE_BYTES_MAX or len(page) >= MORE_MAX
-            ):
+            if page and (len(page) >= self._page_rows or size + weight > FAR_PAGE_BYTES_MAX or len(page) >= MORE_MAX):
                 self._add_page(page)
                 page, size = [], 0
             page.append((packed, more))
@@ -317,7 +313,7 @@ class Far:
 
     # --- emptied queues -------------------------------------------------------------------------------------
     def empty(self, uid: int, floor: int) -> list[Row]:
-        """A queue was emptied of what has a sequence below `floor`: its rows in the tail, which leave; pages are swept."""
+        """A queue was emptied of all sequences below `floor`: its rows in the tail leave, pages are to be swept."""
         gone = [row for row in self.tail() if row.uid == uid and row.sequence < floor]
         for row in gone:
             self.leave_tail(row.first_id)

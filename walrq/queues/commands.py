@@ -338,16 +338,15 @@ SETTINGS_SINCE_2: Final = frozenset({"max_hot_messages", "max_hot_bytes"})
 
 def since(command: Command) -> int:
     """Since which version of the state machine this very command may be proposed."""
-    kind = type(command)
-    if kind is Push:
+    if isinstance(command, Push):
         return 2 if command.counted else 1
-    if kind is Lease:
+    if isinstance(command, Lease):
         return 2 if command.numbered or command.into is not None else 1
-    if kind is SetQueue:
+    if isinstance(command, SetQueue):
         return 2 if command.settings.keys() & SETTINGS_SINCE_2 else 1
-    if kind is Cancel or kind is Reschedule:
+    if isinstance(command, Cancel | Reschedule):
         return 2 if command.far is not None else 1
-    return SINCE.get(kind, 1)
+    return SINCE.get(type(command), 1)
 
 
 @value

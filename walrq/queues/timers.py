@@ -1,13 +1,12 @@
 """Messages that wait for a time: the two heaps of what is near, and the way beyond the horizon and back.
 
-The heaps have lazy deletion. A timer is stale once the thing it was set for has moved on; it is recognised when it comes up and dropped. When
-stale ones may outnumber living ones the heap is rebuilt from the living, so its size stays bounded by them.
-
-Order is total and part of the behaviour: (time, uid, kind, number). The heaps themselves are no state: they follow
-from the runs and are rebuilt from an image. Idea: Trio's `Deadlines`.
+The heaps have lazy deletion. A timer is stale once the thing it was set for has moved on; it is recognised when it
+comes up and dropped. When stale ones may outnumber living ones the heap is rebuilt from the living, so its size stays
+bounded by them. Order is total and part of the behaviour: (time, uid, kind, number). The heaps themselves are no state:
+they follow from the runs and are rebuilt from an image. Idea: Trio's `Deadlines`.
 
 What is due beyond the horizon is a row of `walrq.far` and no run: it has no timer, no batch, no page of its own, only
-its share in the counts of its queue and of live blocks. It comes back as a batch of its own, with the same id and place.
+its share in the counts of its queue and of live blocks. It comes back with the same id and place.
 """
 
 from __future__ import annotations
@@ -189,7 +188,7 @@ def put_far(m: Machine, queue: Queue, row: Row) -> None:
     """A row begins to wait."""
     # inv: Conservation
     queue.far_messages += row.count
-    queue.far_bytes += row.bytes
+    queue.far_bytes += row.weight
     m.far.blocks.add(row.index, 1)
     m.far.put(row)
 
@@ -197,7 +196,7 @@ def put_far(m: Machine, queue: Queue, row: Row) -> None:
 def leave_far(m: Machine, queue: Queue, row: Row) -> None:
     """A row that was taken from the tail or a page waits no more; what becomes of it is the caller's."""
     queue.far_messages -= row.count
-    queue.far_bytes -= row.bytes
+    queue.far_bytes -= row.weight
     m.far.blocks.add(row.index, -1)
 
 

@@ -6,7 +6,10 @@ import threading
 from collections.abc import Sequence
 
 from walrq.api import Columns
-from walrq.queues.commands import Push, Tagged, bodies_of
+from walrq.compaction.thinning import bodies_of
+from walrq.errors import Reclaimed
+from walrq.limits import FAR_HORIZON_MS
+from walrq.queues.commands import Push, Tagged
 from walrq.replica.recent import Recent
 from walrq.storage.cache import ByteBoundedCache
 from walrq.storage.storage import Storage
@@ -15,6 +18,13 @@ from walrq.storage.storage import Storage
 def _size_of(columns: Columns) -> int:
     # The objects around a short payload weigh more than the payload.
     return columns.size + len(columns.ends) + 400
+
+
+def _is_soon(command: Push, wall_ms: int) -> bool:
+    """Whether what is pushed is not known to be due beyond the horizon."""
+    if command.deliver_at_ms is not None:
+        return command.deliver_at_ms - wall_ms <= FAR_HORIZON_MS
+    return command.delay_ms is None or command.delay_ms <= FAR_HORIZON_MS
 
 
 class Bodies:
@@ -35,13 +45,13 @@ class Bodies:
         with self._lock:
             return self._cache.bytes
 
-    def remember(self, index: int, commands: Sequence[Tagged]) -> None:
-        """Keep those of an applied entry: they are the ones most likely to be asked for."""
+    def remember(self, index: int, commands: Sequence[Tagged], wall_ms: int) -> None:
+        """Keep those of an applied entry: they are the ones most likely to be asked for, unless they come later."""
         with self._lock:
             put = self._cache.put
             for ordinal, tagged in enumerate(commands):
                 command = tagged.command
-                if type(command) is Push:
+                if type(command) is Push and _is_soon(command, wall_ms):
                     put((index, ordinal), command.columns)
 
     def in_memory(self, index: int, ordinal: int) -> Columns | None:
@@ -50,7 +60,10 @@ class Bodies:
             return self._cache.get((index, ordinal))
 
     def load(self, index: int, ordinal: int) -> Columns:
-        """The columns at an address, read from the log if need be. Blocking. See `Replica.load_body`."""
+        """The columns at an address, read from the log if need be. Blocking. See `Replica.load_body`.
+
+        A log that was compacted lacks dead ones, and dead messages of others (`Columns.has`).
+        """
         cached = self.in_memory(index, ordinal)
         if cached is not None:
             return cached
@@ -62,4 +75,7 @@ class Bodies:
             for number, columns in sorted(bodies.items(), reverse=True):
                 if number >= ordinal:
                     self._cache.put((index, number), columns)
-        return bodies[ordinal]
+        found = bodies.get(ordinal)
+        if found is None:
+            raise Reclaimed(f"nothing of push {ordinal} of entry {index} is alive", index=index)
+        return found

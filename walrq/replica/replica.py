@@ -25,7 +25,7 @@ from walrq.replica.transfer import InstallSnapshot, Read, ReadChunks, StoreChunk
 from walrq.replica.waiting import FarWork
 from walrq.storage.findings import Finding, Verdict
 from walrq.storage.storage import Pin, Storage
-from walrq.tiers.timers import Listing, LookUp
+from walrq.tiers.timers import Listing, Search
 
 # A record's header and padding.
 ENTRY_OVERHEAD_BYTES = 40
@@ -330,7 +330,7 @@ class Replica(Seam):
             return None
         return reading.monotonic_ms + max(0, wanted_ms - self.stamp_now(reading).wall_ms)
 
-    def find_far(self, ids: tuple[int, ...]) -> LookUp:
+    def find_far(self, ids: tuple[int, ...]) -> Search:
         """A search for messages in sealed pages; run it in a thread."""
         return self._waiting.look_up(self.machine.far, ids)
 
@@ -427,8 +427,12 @@ class Replica(Seam):
     def reclaim(self) -> int:
         """Give back segments that the newest snapshot covers and nothing lives in; how many. Blocking."""
         machine = self.machine
-        through = min(self._images.index, self._raft.log.base_index)
-        return self._storage.reclaim(through, lambda first, last: live_in(machine, first, last))
+        return self._storage.reclaim(self.disposable_index, lambda first, last: live_in(machine, first, last))
+
+    @property
+    def disposable_index(self) -> int:
+        """Entries up to here are kept for the messages in them only: nobody is sent them as a log. Any thread."""
+        return min(self._images.index, self._raft.log.base_index)
 
     def leave_out_dead(self, pin: Pin) -> None:
         """Let a pin hold only segments that the next snapshot may need. Blocking; before that snapshot begins."""

@@ -229,7 +229,7 @@ class Seam(Peers):
                 results.extend(zip(pending.tickets, answers, strict=False))
                 self._images.commands += len(answers)
                 self._entries += 1
-                self._bodies.remember(index, commands)
+                self._bodies.remember(index, commands, machine.wall)
             elif not self._apply_other(index):
                 break
             self.applied_index = index
@@ -265,7 +265,7 @@ class Seam(Peers):
             self.machine.apply(index, stamp, commands)
             self._images.commands += len(commands)
             self._entries += 1
-            self._bodies.remember(index, commands)
+            self._bodies.remember(index, commands, self.machine.wall)
         elif kind == Kind.SNAPSHOT:
             differs = self._images.at_point(index, body)
             if differs:

@@ -12,7 +12,7 @@ from walrq.limits import FAR_ROWS_PER_ENTRY
 from walrq.queues.commands import Command, HydrateFar, SweepFar
 from walrq.queues.machine import Machine
 from walrq.storage.storage import Storage
-from walrq.tiers.timers import Listing, LookUp, Slice, Sweeping
+from walrq.tiers.timers import Listing, Search, Slice, Sweeping
 
 # Messages that one entry brings back, where the hot window does not say less.
 MESSAGES_MAX = 100_000
@@ -68,9 +68,9 @@ class Waiting:
         assert horizon_ms is not None
         return FarWork(Slice(far, self._read, wall_ms + horizon_ms, FAR_ROWS_PER_ENTRY, MESSAGES_MAX))
 
-    def look_up(self, far: Far, ids: tuple[int, ...]) -> LookUp:
+    def look_up(self, far: Far, ids: tuple[int, ...]) -> Search:
         """A search for messages by id."""
-        return LookUp(far, self._read, ids)
+        return Search(far, self._read, ids)
 
     def listing(self, far: Far, uid: int, floor: int, after: int, rows_max: int) -> Listing:
         """A page of a queue's rows."""

@@ -61,6 +61,18 @@ class _Reading:
         self.seen = far.next_page
         self.since = far.frontier
 
+    def run(self) -> None:
+        """Read. Blocking. PageLost."""
+        raise AssertionError("each kind of reading has its own")
+
+    def attempt(self) -> str:
+        """`run`; why it could not be done, empty when it was. Blocking."""
+        try:
+            self.run()
+        except PageLost as error:
+            return str(error)
+        return ""
+
     def view(self, at: _At) -> PageView:
         """
         Raises:
@@ -156,7 +168,7 @@ def _after(key: bytes) -> bytes:
     return (int.from_bytes(key, "big") + 1).to_bytes(len(key), "big")
 
 
-class LookUp(_Reading):
+class Search(_Reading):
     """Messages by their ids. `found`: the rows that hold some of them."""
 
     def __init__(self, far: Far, read: ReadPage, ids: Sequence[int]) -> None:
@@ -198,9 +210,9 @@ class Sweeping(_Reading):
         self.first = sweep.next
         self.last = sweep.last
         self._floor = sweep.floor
-        self._pages = [
-            _at(far, page) for page in far.pages.values() if sweep.next <= page.number <= sweep.last
-        ][:SWEEP_PAGES]
+        self._pages = [_at(far, page) for page in far.pages.values() if sweep.next <= page.number <= sweep.last][
+            :SWEEP_PAGES
+        ]
         self.rows: tuple[tuple[int, int, int], ...] = ()
 
     def run(self) -> None:
@@ -227,7 +239,7 @@ class Listing(_Reading):
     """Messages of one queue as they lie, page by page, the tail behind all pages, for whoever looks through them.
 
     Attributes:
-        found: rows, each with the first and last of its messages that belong to this part.
+        found: rows, each with the first and last of its messages that belong to this part, and the place of the row.
         following: the place of the next part, 0: there is none.
     """
 
@@ -245,7 +257,7 @@ class Listing(_Reading):
         self._tail = [
             Found(far.next_page, position, row) for position, row in enumerate(far.tail()) if position >= first
         ]
-        self.found: list[tuple[Row, int, int]] = []
+        self.found: list[tuple[Row, int, int, int]] = []
         self.following = 0
 
     def run(self) -> None:
@@ -257,11 +269,12 @@ class Listing(_Reading):
             is_first = (found.number, found.position) == (self._page, self._position)
             first = self._offset if is_first else 0
             last = min(row.count, first + self._left) - 1
+            place = (found.number << _POSITION_BITS | found.position) << _OFFSET_BITS
             if first <= last:
-                self.found.append((row, first, last))
+                self.found.append((row, first, last, place))
                 self._left -= last - first + 1
             if last + 1 < row.count:
-                self.following = (found.number << _POSITION_BITS | found.position) << _OFFSET_BITS | last + 1
+                self.following = place + last + 1
                 return
 
     def _rows(self) -> Iterator[Found]:
