@@ -98,7 +98,15 @@ LAYERS: dict[str, Layer] = {
     ),
     "walrq.replica": Layer(
         walrq=PURE_MODULES
-        | {"walrq.far", "walrq.raft", "walrq.queues", "walrq.sparse", "walrq.storage", "walrq.tiers"},
+        | {
+            "walrq.far",
+            "walrq.raft",
+            "walrq.queues",
+            "walrq.compaction",
+            "walrq.sparse",
+            "walrq.storage",
+            "walrq.tiers",
+        },
         third_party=CODEC,
         forbidden=WORLD,
         deterministic=True,
@@ -115,6 +123,7 @@ LAYERS: dict[str, Layer] = {
         | {
             "walrq",
             "walrq.backup",
+            "walrq.compaction",
             "walrq.local.notify",
             "walrq.local.tracing",
             "walrq.logs",
@@ -225,7 +234,8 @@ LAYERS: dict[str, Layer] = {
     ),
     # the world of many replicas: what it does follows from one integer
     "walrq.simulator": Layer(
-        walrq=PURE_MODULES | {"walrq.queues", "walrq.raft", "walrq.replica", "walrq.storage", "walrq.testing.disk"},
+        walrq=PURE_MODULES
+        | {"walrq.compaction", "walrq.queues", "walrq.raft", "walrq.replica", "walrq.storage", "walrq.testing.disk"},
         forbidden=WORLD - {"random"},
         deterministic=True,
     ),

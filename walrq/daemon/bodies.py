@@ -67,6 +67,16 @@ def from_cache(bodies: Bodies) -> LookUp:
     return look_up
 
 
+def _present(columns: Columns, index: int, first: int, count: int) -> Columns:
+    """The columns, if they have these messages. Reclaimed: those were dead when the log was compacted.
+
+    inv: NoSilentLoss  (what was dropped reads as empty, and is never handed out as an empty message)
+    """
+    if type(columns) is not Columns and not columns.has(first, count):
+        raise Reclaimed(f"messages of entry {index} were dropped", index=index)
+    return columns
+
+
 def _end(ends: bytes, position: int) -> int:
     """The end offset at `position`; 0 before the first."""
     if position < 0:
@@ -207,7 +217,7 @@ def fill_poll(granted: Granted, secret: bytes, look_up: LookUp, holds: Callable[
             continue
         receipt = _receipt(grant, secret)
         try:
-            columns = look_up(grant.index, grant.ordinal)
+            columns = _present(look_up(grant.index, grant.ordinal), grant.index, grant.first, grant.count)
         except (Reclaimed, CorruptRecord) as error:
             # inv: NoSilentLoss  (a lease that is held is answered, with its bodies or as lost)
             if isinstance(error, Reclaimed) and grant.lease and not holds(grant.uid, grant.lease):
@@ -246,7 +256,7 @@ def _fill_one(granted: Granted, secret: bytes, look_up: LookUp) -> Filled | None
     """
     grant = granted.runs[0]
     try:
-        columns = look_up(grant.index, grant.ordinal)
+        columns = _present(look_up(grant.index, grant.ordinal), grant.index, grant.first, grant.count)
     except (Reclaimed, CorruptRecord):
         return None
     if columns.headers is not None or len(columns.payloads) > POLL_BYTES_MAX:
@@ -286,7 +296,7 @@ def fill_page(
     room = POLL_BYTES_MAX
     for position, one in enumerate(seen):
         try:
-            columns = look_up(one.index, one.ordinal)
+            columns = _present(look_up(one.index, one.ordinal), one.index, one.position, 1)
         except (Reclaimed, CorruptRecord) as error:
             if isinstance(error, CorruptRecord) or may_be_live(one.index):
                 messages.append(one.peeked)

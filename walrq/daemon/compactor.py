@@ -1,19 +1,26 @@
-"""Keeps the log's tail short and the disk bounded: snapshots, then reclaim.
+"""Keeps the log's tail short and the disk bounded: snapshots, then reclaim, then what is mostly dead is written anew.
 
 A snapshot is forced by log bytes or commands since the last one (`replica.snapshot_due`); with peers by a point in the
-log, at which all nodes write theirs. Its pages are
-encoded a few at a time between turns, so that nobody waits for a whole image; writing and reclaiming happen
-in a thread. While the disk is full the reserve is refilled here as soon as space returns.
+log, at which all nodes write theirs. Its pages are encoded a few at a time between turns, so that nobody waits for a
+whole image; writing and reclaiming happen in a thread. While the disk is full the reserve is refilled here as soon as
+space returns.
+
+What follows a snapshot (`compaction/`) is done in slices of some milliseconds, and gives way: a slice waits until the
+write of a batch is over, and after one beside which something was written comes a pause as long as it took. Only when
+the disk comes near its bound does it go on regardless.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Final
+from typing import Any, Final
 
 import trio
 
+from walrq.compaction.bound import Usage
+from walrq.compaction.compaction import Compaction
 from walrq.daemon.broker import Broker
+from walrq.daemon.clock import Clock
 from walrq.daemon.driver import Driver
 from walrq.errors import DiskFull
 from walrq.replica import Replica, SnapshotJob
@@ -23,19 +30,29 @@ log = logging.getLogger("walrq.compactor")
 
 # How often a full disk is looked at again.
 REPLENISH_S: Final = 1.0
+# How long a slice waits for the write that is under way, and how long one rests at most.
+GIVE_WAY_S: Final = 0.02
+REST_S_MAX: Final = 0.05
+# From this part of the bound on it does not rest any more.
+URGENT_AT: Final = 0.9
+# Slices between two looks at the disk.
+LOOK_EVERY: Final = 64
 
 
 class Compactor:
     """See the module."""
 
-    def __init__(self, replica: Replica, storage: Storage, driver: Driver, broker: Broker) -> None:
+    def __init__(self, replica: Replica, storage: Storage, driver: Driver, broker: Broker, clock: Clock) -> None:
         self._replica = replica
         self._storage = storage
         self._driver = driver
+        self._clock = clock
         self._job: SnapshotJob | None = None
         self._wake = trio.Event()
         self._waiting = False
         self._broker = broker
+        self.compaction = Compaction(storage, lambda: replica.disposable_index)
+        self._usage: Usage | None = None
         # Whoever snapshots or reclaims holds it: one at a time.
         self.lock = trio.Lock()
         self._look_at_space()
@@ -43,21 +60,66 @@ class Compactor:
 
     def _on_turn(self) -> None:
         has_space = self._look_at_space()
-        if self._waiting and (not has_space or self._replica.snapshot_due()):
+        if self._waiting and (not has_space or self._replica.snapshot_due() or self.compaction.is_due):
             self._waiting = False
             self._wake.set()
 
     async def run(self) -> None:
-        """Snapshot, reclaim and replenish when needed, for ever."""
-        while True:
-            if self._look_at_space() and not self._replica.snapshot_due():
-                self._wake = trio.Event()
-                self._waiting = True
-                await self._wake.wait()
-            if self._replica.snapshot_due() and not await self.snapshot():
-                await trio.sleep(REPLENISH_S)
-            if not self._look_at_space():
-                await self._replenish()
+        """Snapshot, reclaim, write anew and replenish when needed, for ever."""
+        try:
+            while True:
+                if self._look_at_space() and not (self._replica.snapshot_due() or self.compaction.is_due):
+                    self._wake = trio.Event()
+                    self._waiting = True
+                    await self._wake.wait()
+                if self._replica.snapshot_due() and not await self.snapshot():
+                    await trio.sleep(REPLENISH_S)
+                await self._compact()
+                if not self._look_at_space():
+                    await self._replenish()
+        finally:
+            # What was being written is left nowhere, and the pages that were read are let go.
+            self.compaction.abandon()
+
+    async def _compact(self) -> None:
+        """A pass over the log, until a snapshot is due or the disk is full."""
+        slices = 0
+        while self.compaction.is_due and not self._replica.snapshot_due() and self._look_at_space():
+            if slices % LOOK_EVERY == 0:
+                await self.look_at_disk()
+            slices += 1
+            is_urgent = self._usage is not None and self._usage.disk_bytes > URGENT_AT * self._usage.bound_bytes
+            if not is_urgent and self._driver.is_writing:
+                with trio.move_on_after(GIVE_WAY_S):
+                    await self._driver.wait_for_turn()
+            turns, began_ms = self._driver.turns, self._clock.monotonic_ms()
+            if self.compaction.is_swapping:
+                # A peer's snapshot must not be put in place meanwhile.
+                async with self._driver.aside:
+                    await trio.to_thread.run_sync(self.compaction.step)
+            else:
+                await trio.to_thread.run_sync(self.compaction.step)
+            if not is_urgent and self._driver.turns != turns:
+                await trio.sleep(min(REST_S_MAX, (self._clock.monotonic_ms() - began_ms) / 1000))
+        if slices:
+            await self.look_at_disk()
+
+    async def look_at_disk(self) -> Usage:
+        """What is used, and the bound; kept for `stats`."""
+        self._usage = usage = await trio.to_thread.run_sync(self.compaction.usage)
+        return usage
+
+    def stats(self) -> dict[str, Any]:
+        """Plain numbers: what was written anew, and the disk as it was looked at last."""
+        found = self.compaction.stats()
+        if self._usage is not None:
+            found |= {
+                "wal_live_ratio": round(self._usage.live_ratio, 3),
+                "disk_live_bytes": self._usage.live_bytes,
+                "disk_used_bytes": self._usage.disk_bytes,
+                "disk_bound_bytes": self._usage.bound_bytes,
+            }
+        return found
 
     def _look_at_space(self) -> bool:
         """Tell the broker whether pushes may go on."""

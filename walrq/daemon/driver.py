@@ -226,7 +226,7 @@ class Driver:
             # What the disk was told to write is written, and answered.
             with trio.CancelScope(shield=True):
                 while self._writing and self._failed is None:
-                    await self._wait_for_turn()
+                    await self.wait_for_turn()
 
     async def _look_after(self, broker: Broker) -> None:
         """Begin what nobody else has begun; settle a log that has become idle; raise what went wrong."""
@@ -263,7 +263,7 @@ class Driver:
         if self.persister.running or self._inline:
             self._begin(broker)
             while self._writing and self._failed is None:
-                await self._wait_for_turn()
+                await self.wait_for_turn()
             if self._failed is not None:
                 self._failed.unwrap()
             return self.turns != before
@@ -334,7 +334,7 @@ class Driver:
         while True:
             await trio.sleep(interval_ms / 1000)
             if self.turns == synced:
-                await self._wait_for_turn()
+                await self.wait_for_turn()
             synced = self.turns
             async with self.aside:
                 await self.persister.call(self._storage.sync)
@@ -342,9 +342,15 @@ class Driver:
     async def wait_written(self) -> None:
         """Return when nothing waits to be written, nor is being written."""
         while self._replica.has_work or self._writing:
-            await self._wait_for_turn()
+            await self.wait_for_turn()
 
-    async def _wait_for_turn(self) -> None:
+    @property
+    def is_writing(self) -> bool:
+        """A batch is being persisted."""
+        return self._writing
+
+    async def wait_for_turn(self) -> None:
+        """Return when a turn is over."""
         written = trio.Event()
         self.on_turn.append(written.set)
         try:

@@ -6,9 +6,9 @@
 
 A snapshot is its manifest: it exists from the moment the manifest's name is durable, and all its pages were
 synced before that. The two newest are kept. A page file that neither refers to is deleted; the pages still in
-use of one that is mostly garbage are written again, so that
+use of one that is a quarter garbage are written again, so that, also while another one is being written,
 
-    bytes of page files <= 2 x (pages of the newest snapshot) + 2 x (pages of the one before)
+    bytes of page files <= 4 x pages of the largest of them
 
 The writer runs in a thread of its own beside the log and shares nothing with it.
 """
@@ -28,6 +28,12 @@ from walrq.storage.manifest import Install, Manifest, PageAt, decode_manifest, e
 
 RESERVE_NAME: Final = "reserve"
 MANIFESTS_KEPT: Final = 2
+# The pages of a file are written again once more than one part in so many is garbage. Hence what is kept takes at most
+# 4/3 of its pages, and two snapshots beside one that is being written no more than two of them twice.
+GARBAGE_PARTS: Final = 4
+# Of a manifest, for each page; and what else one has, about.
+_ENTRY_BYTES: Final = 80
+_MANIFEST_BYTES: Final = 4096
 _BUFFER_BYTES: Final = 1 << 20
 
 
@@ -110,6 +116,36 @@ class SnapshotReader:
                 self._disk.close(handle)
 
 
+class HeldPages:
+    """The pages of a snapshot, which stay until `release`. Made by `SnapshotStore.hold`. Any thread."""
+
+    def __init__(self, store: SnapshotStore, disk: Disk, directory: str, manifest: Manifest) -> None:
+        self._store = store
+        self._disk = disk
+        self._directory = directory
+        self.manifest = manifest
+
+    def read(self, key: bytes) -> bytes:
+        """A page, verified. KeyError: there is none. CorruptRecord: it is damaged. StorageError: the disk failed."""
+        place = self.manifest.pages[key]
+        path = f"{self._directory}/{pages_name(place.file)}"
+        try:
+            handle = self._disk.open(path, read_only=True)
+            try:
+                page = self._disk.pread(handle, place.length, place.offset)
+            finally:
+                self._disk.close(handle)
+        except OSError as error:
+            raise StorageError(f"{path} cannot be read: {error.strerror or error}") from error
+        if hash_of(page) != place.hash:
+            raise CorruptRecord(f"page {key.hex()} in {pages_name(place.file)} at {place.offset} is damaged")
+        return page
+
+    def release(self) -> None:
+        """Let go. Once."""
+        self._store.let_go(self.manifest)
+
+
 class SnapshotStore:
     """The snapshots of one node. Its own lock; nothing shared with the log."""
 
@@ -125,9 +161,14 @@ class SnapshotStore:
         self._kept: list[tuple[int, Manifest]] = []
         # Page files of snapshots that are being received.
         self._staged: frozenset[int] = frozenset()
-        # Snapshots that somebody reads: their page files stay. Replaced, never changed.
+        # Snapshots that somebody reads: their page files stay. Replaced under `holding`, never changed.
         self.held: tuple[Manifest, ...] = ()
+        self.holding = threading.Lock()
         self.reserve_is_whole = False
+        # Of the file that holds room back.
+        self.reserve_bytes = 0
+        # Pages put into the snapshot that is being written.
+        self.growing_bytes = 0
         self.damaged_index = 0
         self._damaged: list[tuple[str, str]] = []
 
@@ -144,10 +185,35 @@ class SnapshotStore:
         return None if newest is None else SnapshotReader(self._disk, self._directory, newest)
 
     @property
+    def snapshot_bytes(self) -> int:
+        """What one snapshot takes at most: twice the pages of the largest that is kept, held, or being written."""
+        known = [manifest for _, manifest in self._kept]
+        sizes = [each.page_bytes + _ENTRY_BYTES * len(each.pages) for each in (*known, *self.held)]
+        return 2 * (max([0, self.growing_bytes, *sizes]) + _MANIFEST_BYTES)
+
+    @property
     def bytes_on_disk(self) -> int:
         """Bytes of all page files and manifests (not the reserve)."""
         names = self._disk.list_directory(self._directory)
         return sum(self._disk.size(f"{self._directory}/{name}") for name in names if name != RESERVE_NAME)
+
+    def hold(self) -> HeldPages | None:
+        """Keep the pages of the newest snapshot for a reader; None: there is no snapshot."""
+        with self.holding:
+            newest = self.newest
+            if newest is None:
+                return None
+            self.held = (*self.held, newest)
+        return HeldPages(self, self._disk, self._directory, newest)
+
+    def let_go(self, manifest: Manifest) -> None:
+        """Once for each time that it was held; fine for one that is not."""
+        with self.holding:
+            held = list(self.held)
+            place = next((at for at, other in enumerate(held) if other is manifest), None)
+            if place is not None:
+                del held[place]
+            self.held = tuple(held)
 
     # --- opening --------------------------------------------------------------------------------------------
 
@@ -222,6 +288,7 @@ class SnapshotStore:
         path = f"{self._directory}/{RESERVE_NAME}"
         with self._lock:
             if not wanted or (self._disk.exists(path) and self._disk.size(path) >= wanted):
+                self.reserve_bytes = self._disk.size(path) if self._disk.exists(path) else 0
                 self.reserve_is_whole = True
                 return True
             handle = self._disk.open(path, create=True)
@@ -235,6 +302,7 @@ class SnapshotStore:
             finally:
                 self._disk.close(handle)
             self._disk.fsync_directory(self._directory)
+            self.reserve_bytes = wanted
             self.reserve_is_whole = True
             return True
 
@@ -243,6 +311,7 @@ class SnapshotStore:
         path = f"{self._directory}/{RESERVE_NAME}"
         with self._lock:
             self.reserve_is_whole = False
+            self.reserve_bytes = 0
             if not self._disk.exists(path):
                 return False
             self._disk.unlink(path)
@@ -337,9 +406,15 @@ class SnapshotStore:
         self._kept = [(number, manifest), *self._kept]
 
     def collect(self) -> None:
-        """Delete the manifests beyond the two newest and the page files that nobody refers to."""
-        stale = self._kept[MANIFESTS_KEPT:]
-        self._kept = self._kept[:MANIFESTS_KEPT]
+        """Delete the manifests beyond the two newest and the page files that nobody refers to.
+
+        An older one that somebody reads takes the room of the second.
+        """
+        newest = [manifest for _, manifest in self._kept[:MANIFESTS_KEPT]]
+        is_older = any(all(held is not manifest for manifest in newest) for held in self.held)
+        count = 1 if is_older else MANIFESTS_KEPT
+        stale = self._kept[count:]
+        self._kept = self._kept[:count]
         for number, _ in stale:
             self._disk.unlink(f"{self._directory}/{manifest_name(number)}")
         if stale:
@@ -355,6 +430,7 @@ class SnapshotStore:
         """The writer is done, one way or the other."""
         with self._lock:
             self._writing = False
+            self.growing_bytes = 0
 
     def forget(self, number: int) -> None:
         """A snapshot that was being received is finished or given up."""
@@ -484,6 +560,7 @@ class SnapshotWriter:
 
     def _add(self, key: bytes, page: bytes, digest: bytes) -> None:
         assert self._open, "the snapshot is finished"
+        self._store.growing_bytes += len(page)
         self._pages[key] = PageAt(self._number, self._offset + len(self._buffer), len(page), digest)
         self._buffer += page
         if len(self._buffer) >= _BUFFER_BYTES:
@@ -539,7 +616,7 @@ class SnapshotWriter:
             if file == self._number:
                 continue
             path = f"{self._directory}/{pages_name(file)}"
-            if 2 * used < self._disk.size(path):
+            if GARBAGE_PARTS * (self._disk.size(path) - used) > self._disk.size(path):
                 self._rewrite(file, path)
 
     def _rewrite(self, file: int, path: str) -> None:

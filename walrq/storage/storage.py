@@ -26,8 +26,8 @@ from walrq.storage.manifest import Manifest, PageAt
 from walrq.storage.opening import complete_install, open_wal, survey
 from walrq.storage.record import Record
 from walrq.storage.recovery import keep_aside_if_room
-from walrq.storage.segment import Extent, Hold, Segment
-from walrq.storage.snapshot import SnapshotReader, SnapshotStore, SnapshotWriter, manifest_number, pages_name
+from walrq.storage.segment import Extent, Hold, Segment, WalCounters
+from walrq.storage.snapshot import HeldPages, SnapshotReader, SnapshotStore, SnapshotWriter, manifest_number, pages_name
 from walrq.storage.wal import Wal
 
 
@@ -139,12 +139,10 @@ class Pin:
         Raises:
             StorageError: there is no snapshot; CorruptRecord: see `Wal.extents`.
         """
-        newest = self._snapshots.newest
-        if newest is None:
+        pages = self._snapshots.hold()
+        if pages is None:
             raise StorageError("there is no snapshot yet")
-        self._manifest = newest
-        with self._wal.holding:
-            self._snapshots.held = (*self._snapshots.held, newest)
+        self._manifest = newest = pages.manifest
         self.extents = tuple(
             extent for extent in self._wal.extents(newest.index) if extent.first_index not in self._dead
         )
@@ -177,13 +175,9 @@ class Pin:
         """Let go of everything; the next snapshot and the next reclaim clear it away. Fine to call again."""
         with self._wal.holding:
             self._wal.holds = tuple(hold for hold in self._wal.holds if hold is not self._hold)
-            held = list(self._snapshots.held)
-            # Once: other pins may hold the same snapshot.
-            place = next((at for at, manifest in enumerate(held) if manifest is self._manifest), None)
-            if place is not None:
-                del held[place]
-            self._snapshots.held = tuple(held)
-            self._manifest = None
+        manifest, self._manifest = self._manifest, None
+        if manifest is not None:
+            self._snapshots.let_go(manifest)
 
 
 class Storage:
@@ -530,6 +524,12 @@ class Storage:
         """The newest complete snapshot."""
         return self._snapshots.reader
 
+    @property
+    def snapshot_index(self) -> int:
+        """The entry that the newest complete snapshot stands at; 0: there is none. Cheap."""
+        newest = self._snapshots.newest
+        return newest.index if newest is not None else 0
+
     def reclaim(self, snapshot_index: int, is_live: Callable[[int, int], bool]) -> int:
         """Recycle the segments at or below `snapshot_index` in which nothing is live; returns how many.
 
@@ -629,6 +629,60 @@ class Storage:
 
     def _rewrite_ended(self) -> None:
         self._rewriter = None
+
+    def hold_pages(self) -> HeldPages | None:
+        """The pages of the newest snapshot, kept until they are released; None: there is no snapshot."""
+        return self._snapshots.hold()
+
+    def give_back(self, segments: Sequence[Segment]) -> int:
+        """Recycle segments of `segments_through` in which nothing is alive; bytes of their files.
+
+        Those that are held by now stay. Raises: Reclaimed: the log was replaced. StorageError: final.
+        """
+        return self._wal.give_back(segments, self._wal.installs)
+
+    @property
+    def wal_counters(self) -> WalCounters:
+        """What the log has done since it was opened. Not a copy."""
+        return self._wal.counters
+
+    def tail_bytes(self, index: int) -> int:
+        """Bytes of the records behind `index`. Any thread."""
+        return self._wal.bytes_behind(index)
+
+    def disk_bytes(self) -> int:
+        """Bytes of all files of the data directory, quarantine and single small files not counted. Blocking."""
+        total = 0
+        for folder in ("wal", "snapshots"):
+            directory = f"{self._config.data_dir}/{folder}"
+            for name in self._disk.list_directory(directory):
+                try:
+                    total += self._disk.size(f"{directory}/{name}")
+                except FileNotFoundError:
+                    # Renamed or removed since the directory was listed.
+                    continue
+        return total
+
+    @property
+    def segment_bytes(self) -> int:
+        """Size of a segment; the largest there is, if a record needed a larger one."""
+        return max([self._config.segment_bytes, *(segment.file_bytes for segment in self._wal.segments)])
+
+    @property
+    def reserve_bytes(self) -> int:
+        """What is held back for a full disk: segments, and room for snapshots."""
+        return self._config.reserve_segments * self._config.segment_bytes + self._snapshots.reserve_bytes
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """What one snapshot takes at most, with the garbage in its page files; the largest of those that are kept."""
+        return self._snapshots.snapshot_bytes
+
+    @property
+    def held_segments(self) -> tuple[Segment, ...]:
+        """Segments that a backup keeps."""
+        holds = self._wal.holds
+        return tuple(segment for segment in self._wal.segments if any(hold.covers(segment) for hold in holds))
 
     @property
     def watchers(self) -> list[Callable[[str, int, int], None]]:

@@ -631,6 +631,19 @@ class Wal(LogReader):
             self.installs += 1
             self._damaged = {index for index in self._damaged if not any(gap.covers(index) for gap in gaps)}
 
+    def bytes_behind(self, index: int) -> int:
+        """Bytes of the records behind an index; of a segment that was not read, all. Any thread."""
+        total = 0
+        for segment in self._log.segments:
+            if segment.last_index <= index:
+                continue
+            start = RECORDS_START
+            if segment.first_index <= index and segment.offsets is not None:
+                position = segment.position_from(index + 1)
+                start = segment.offsets[position] if position < len(segment.offsets) else segment.end
+            total += max(0, segment.end - max(start, RECORDS_START))
+        return total
+
     @property
     def changes(self) -> tuple[int, int, int]:
         """Differs as soon as a record that was readable may be gone."""
