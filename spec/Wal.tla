@@ -66,11 +66,13 @@ Sync ==
 Crash ==
     /\ state = "up"
     /\ \E left \in [{i \in Places : i > end /\ i <= pending} -> {"none", "ok", "bad"}] :
-          file' = left @@ file
-    /\ slots' \in IF pending = -1 THEN {slots}
-                  ELSE {slots, Written(pending), [Written(pending) EXCEPT ![Turn].end = -1]}
+       \E slot \in IF pending = -1 THEN {"none"} ELSE {"none", "ok", "bad"} :
+          /\ file' = left @@ file
+          /\ slots' = CASE slot = "none" -> slots
+                        [] slot = "ok" -> Written(pending)
+                        [] slot = "bad" -> [Written(pending) EXCEPT ![Turn].end = -1]
+          /\ act' = [op |-> "Crash", left |-> left, slot |-> slot]
     /\ state' = "down"
-    /\ act' = [op |-> "Crash"]
     /\ UNCHANGED <<end, pending, served, damaged, suspect, rots, told, bug>>
 
 RotRecord(i) ==

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 import pytest
 import trio
 
 from tests.requirements import require
-from tests.spec.bindings import BINDINGS
-from tests.spec.recovery_twin import recover
-from tests.spec.walking import Divergence, part, replay, walk
+from tests.spec.test_walks import BOUND
 from walrq.formal import checking, models, tlc
-from walrq.formal.graph import Graph, read_behaviour
 from walrq.formal.models import load
 from walrq.formal.output import Progress, Verdict
 from walrq.formal.tools import find_tools
@@ -25,10 +21,7 @@ require("java")
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = find_tools(os.environ)
 MANIFESTED = load(ROOT / "spec")
-TAKEN: dict[str, list[checking.Outcome]] = {}
-BEHAVIOURS = 60
-STEPS = 40
-SMALL = [model for model in MANIFESTED.models if model.set == "small"]
+SMALL = [model for model in MANIFESTED.models if model.set == "small" and model not in BOUND]
 
 COUNTER = r"""---- MODULE Counter ----
 EXTENDS Naturals
@@ -134,67 +127,8 @@ async def test_a_cancelled_run_leaves_no_child(temporary: Path, monkeypatch: pyt
 async def test_a_small_model_gives_what_the_manifest_says(model: models.Model) -> None:
     """The promises hold in every reachable state within the bounds, witnesses fail, the counts are the old ones.
 
-    And the code does exactly what the graph says: every edge, and nothing else.
+    Those that are bound to the code are looked at in test_walks.py, in the same search.
     """
-    bound = model.module in BINDINGS and model.expect is Verdict.OK and not model.properties
-    recovering = model.module == "Wal" and model.expect is Verdict.OK
-    outcome = await checking.check(TOOLS, model, graph=bound or recovering)
+    outcome = await checking.check(TOOLS, model)
 
     assert () == outcome.problems
-    TAKEN.setdefault(model.module, []).append(outcome)
-    if bound:
-        graph = outcome.state_graph()
-        walked = walk(graph, BINDINGS[model.module](model.constants))
-        assert (len(graph.states), len(graph.edges)) == (walked.states, walked.edges)
-    if recovering:
-        assert 0 < recovered(outcome.state_graph())
-
-
-def recovered(graph: Graph) -> int:
-    """Recovers every state in which the module does, with the code; how many outcomes were the module's (all)."""
-    outcomes = {}
-    for edge in graph.edges:
-        if edge.action == "Recover":
-            outcomes[edge.source] = part(graph.states[edge.target], recover(graph.states[edge.source]))
-            assert outcomes[edge.source] == recover(graph.states[edge.source]), graph.states[edge.source]
-    down = {number for number, state in graph.states.items() if state["state"] == "down"}
-    assert down == outcomes.keys()
-    return len(outcomes)
-
-
-@pytest.mark.trio
-@pytest.mark.parametrize(
-    "model", [each for each in MANIFESTED.models if each.set == "walk"], ids=lambda each: each.title
-)
-async def test_the_code_follows_simulated_behaviours(model: models.Model, seed: int) -> None:
-    """Beyond what can be searched: every step has the module's outcome, and is refused when the module refuses it."""
-    report = await checking.simulate(TOOLS, model, BEHAVIOURS, STEPS, seed)
-
-    assert (Verdict.OK, "") == (report.verdict, report.trouble)
-    behaviours = [list(read_behaviour(text)) for text in report.files.values()]
-    assert BEHAVIOURS <= len(behaviours)
-    binding = BINDINGS[model.module](model.constants)
-    assert 0 < sum(replay(behaviour, binding.make) for behaviour in behaviours)
-
-
-@pytest.mark.parametrize("module", BINDINGS)
-def test_a_divergence_is_noticed(module: str) -> None:
-    """A walk that could not fail would be a walk: a state of the module's that the code does not have is told."""
-    model = next(each for each in SMALL if each.module == module)
-    binding = BINDINGS[module](model.constants)
-    start = binding.make().project()
-    wrong = Function({**start, next(iter(start)): "something else"})
-
-    with pytest.raises(Divergence, match="something else"):
-        walk(Graph({1: wrong}, (1,), ()), binding)
-    with pytest.raises(Divergence, match="only the code"):
-        walk(Graph({1: binding.start()}, (1,), ()), binding)
-
-
-@pytest.mark.parametrize("module", MANIFESTED.modules)
-def test_every_action_is_taken_somewhere(module: str) -> None:
-    """An action that is never taken has never been checked. (Needs the models above: alone it has nothing to see.)"""
-    models_of = [model for model in SMALL if model.module == module]
-    if len(TAKEN.get(module, [])) == len(models_of):
-        assert [] == checking.never_taken(TAKEN[module])
-    assert re.search(r"^Next ==", (ROOT / f"spec/{module}.tla").read_text(), flags=re.MULTILINE)

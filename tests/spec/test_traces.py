@@ -7,28 +7,21 @@ import os
 from pathlib import Path
 
 import pytest
+import trio
 
 from tests.requirements import require
+from tests.spec import processes
 from tests.spec.schedules import FORGERIES, NAMES, forged, run
+from tests.spec.traces import simulated
 from walrq.errors import ConfigError
 from walrq.formal import lines, validating
 from walrq.formal.tools import find_tools
-from walrq.simulator.cluster import Cluster
-from walrq.simulator.options import Options
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEDULES = 4
 SIMULATED = 1
-LOAD_MS = 100
 # A forged line, and what tells that its call is over.
 LINES_AFTER = 3
-
-
-def simulated(seed: int) -> list[dict[str, object]]:
-    """The lines of a seed of the simulator."""
-    found: list[dict[str, object]] = []
-    Cluster(seed=seed, options=Options(nodes=3, load_ms=LOAD_MS, fsync="always", trace_to=found.append)).run()
-    return found
 
 
 @pytest.mark.trio
@@ -75,6 +68,26 @@ def test_what_the_module_does_not_describe_ends_what_is_judged() -> None:
     assert f"line {len(whole) + 1}: {node} starts with damage, which the module does not describe" == (
         lines.prepared(damaged).ends
     )
+
+
+@pytest.mark.trio
+async def test_what_killed_processes_noted_is_a_behaviour_of_the_module(tmp_path: Path, seed: int) -> None:
+    """Real disks, real sockets, kill -9 of the leader; and one line of it changed is refused at that line."""
+    require("java", "linux")
+    parts = await trio.to_thread.run_sync(lambda: processes.traced(tmp_path, seed, kills=1, pushes=3))
+    merged = lines.merged(parts)
+    # A line behind the kill, and one that tells of nothing inside it.
+    number = max(at for at, line in enumerate(merged) if line["event"] == "TakeReady")
+    forged = [*merged[:number], {**merged[number], "term": merged[number]["term"] + 1}, *merged[number + 1 :]]
+
+    traces = [lines.prepared(each) for each in (merged, forged)]
+    accepted, refused = await validating.validate(find_tools(os.environ), ROOT / "spec", traces)
+
+    assert accepted.is_accepted, "\n".join(accepted.story)
+    assert (len(merged), None) == (accepted.lines, accepted.ends)
+    assert number + 1 == refused.refused
+    assert len(parts) < sum(line["event"] == "Start" for line in merged)
+    assert 2 <= len({line["term"] for line in merged if line["event"] == "BecomeLeader"})
 
 
 @pytest.mark.parametrize(
