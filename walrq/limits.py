@@ -233,8 +233,9 @@ RESP_HELD_BYTES_MAX: Final = 1 * MIB
 RESP_MERGED_MAX: Final = 1_000
 # What one DLQ_LIST, KEYS or INFO tells; SCAN pages through the rest, and so do the other doors.
 RESP_LISTED_MAX: Final = 10_000
-# A reader of SYNC that is so far behind is sent away: it could not be told everything any more.
-RESP_FEED_BYTES_MAX: Final = 8 * MIB
+# A reader of SYNC that is so far behind is sent away: it could not be told everything any more. Two of the largest
+# entries.
+RESP_FEED_BYTES_MAX: Final = 64 * MIB
 # BRPOP and its like: beyond it there is 0, for ever.
 RESP_WAIT_S_MAX: Final = 366 * 24 * 3600
 # Added to every wait: what falls due in the moment at which a wait ends is still delivered (Redis looks ten times a

@@ -21,12 +21,14 @@ from walrq import __version__, api
 from walrq.daemon.pollers import PollCall, to_failed
 from walrq.daemon.stream_front import Served, StreamFront
 from walrq.doors.gate import Gate
-from walrq.errors import Code, NotReady, Overloaded, WalrqError
+from walrq.doors.resp_feed import Feed
+from walrq.errors import Code, NotReady, WalrqError
 from walrq.limits import (
     FRAME_STALL_S_MAX,
     IN_FLIGHT_BYTES_PER_CONNECTION_MAX,
     IN_FLIGHT_PER_CONNECTION_MAX,
     RESP_CURSORS_MAX,
+    RESP_FEED_BYTES_MAX,
     RESP_HELD_BYTES_MAX,
     SEND_BUFFER_BYTES_MAX,
     SEND_STALL_S_MAX,
@@ -69,6 +71,7 @@ class RespDoor:
         self._password = None if password is None else password.encode()
         self._cursors: OrderedDict[int, str] = OrderedDict()
         self._last_cursor = 0
+        self.feed = Feed(node.broker)
         self._rewrites: deque[Callable[[api.Reply], None]] = deque()
         self._rewrite_wanted = trio.Event()
         self._left = trio.Event()
@@ -107,6 +110,7 @@ class RespDoor:
     def closed(self, port: RespPort) -> None:
         """It is gone."""
         self.ports.discard(port)
+        self.feed.leave(port)
         if not self.ports:
             self._left.set()
 
@@ -285,7 +289,8 @@ class RespPort:
         if kind is Rewrite:
             self._door.rewrite(partial(self.reply, id, size=size))
         elif kind is Follow:
-            self.reply(id, to_failed(Overloaded("SYNC is not there yet", limit="SYNC")), size)
+            self._door.feed.join(self)
+            self.reply(id, api.Done(), size)
         else:
             if kind is api.Poll and request.wait_ms:
                 self._since[id] = self._door.broker.now_ms()
@@ -454,6 +459,22 @@ class RespPort:
             self._door.broker.undo(handed.targets)
         else:
             self._door.gate.give_back(handed.polled)
+
+    # --- the feed -----------------------------------------------------------------------------------------
+    def feed(self, frames: bytes) -> None:
+        """Tell a reader what was decided."""
+        self._connection.push_out(frames)
+        behind = self.unsent + self._connection.output_bytes
+        if behind > RESP_FEED_BYTES_MAX:
+            self.cut(f"it is {behind} bytes behind what was decided")
+        self._on_output(self)
+
+    def cut(self, why: str) -> None:
+        """End it where it stands, in the middle of a frame perhaps: what follows could not be told any more."""
+        log.warning("feed_cut peer=%s: %s", self.peer, why)
+        self.lost()
+        self._connection.take_output()
+        self._on_output(self)
 
     # --- time-outs ----------------------------------------------------------------------------------------
     @property

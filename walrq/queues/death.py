@@ -39,6 +39,8 @@ def target_name(queue: Queue) -> str | None:
 def bury(m: Machine, queue: Queue, run: Run, reason: str) -> None:
     """Move a limbo run to the dead-letter queue, or park it."""
     # inv: DlqExact  (in the entry that reached the limit, to one place, with its reason)
+    if m.notes is not None:
+        m.notes.append(("dead", queue.name, None, run.last - run.first + 1))
     name = target_name(queue)
     target = m.queues.get(name) if name is not None else None
     if target is None and name is not None and not queue.dlq_seen:

@@ -308,6 +308,8 @@ def expire(m: Machine, queue: Queue, lease: Lease) -> None:
     """Sweep the runs of a lease that are over: each counts as an attempt."""
     now = m.now
     for run in [run for run in lease.runs if run.deadline <= now]:
+        if m.notes is not None:
+            m.notes.append(("expired", queue.name, lease, run.last - run.first + 1))
         queue.withdraw(run)
         remember(run, Attempt(m.wall, "expired", lease.worker))
         # inv: Bound

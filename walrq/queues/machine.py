@@ -118,6 +118,10 @@ class Machine:
         self.lease_timers = TimerHeap(lease_timer_alive)
         self.wall_timers = TimerHeap(wall_timer_alive)
         self.effects = Effects()
+        # Who follows what is decided is shown every entry with its results; what no command of the entry tells is noted
+        # for him: (what, queue, lease, how many).
+        self.observe: Callable[[int, Stamp, Sequence[Tagged], Sequence[Result]], None] | None = None
+        self.notes: list[tuple[str, str, Lease | None, int]] | None = None
         # Queues that have something cold and room for it, and sealed stretches whose bytes are in memory. For the node,
         # no part of the state.
         self.thirst: dict[int, None] = {}
@@ -237,6 +241,8 @@ class Machine:
             else:
                 results.append(self._execute_once(tagged))
         self.far.seal_if_full()
+        if self.observe is not None:
+            self.observe(index, stamp, entry, results)
         return results
 
     def _execute(self, command: commands.Command) -> Result:
@@ -270,6 +276,8 @@ class Machine:
         A number names one request for ever. What was remembered is told only to a request of the same kind: any other
         is a mistake of its client, who would take the answer for something else.
         """
+        if self.notes is not None:
+            self.notes.append(("again", "", None, self.ordinal))
         kind = type(known)
         if kind is not api.Failed and kind is not _ANSWERS[type(tagged.command)]:
             return api.Failed(

@@ -227,6 +227,10 @@ class RespConnection:
             while held and self._holder is None and not self.is_over:
                 words = held[0]
                 command = commands.get(words[0]) or commands.get(words[0].upper())
+                if self.feeds and (command is None or command.name != "QUIT"):
+                    # A reader of the feed is answered nothing: it could not tell an answer from a frame.
+                    held.popleft()
+                    continue
                 if command is None:
                     held.popleft()
                     self.say(_unknown(words) if self.is_in else _NOAUTH)
