@@ -116,6 +116,26 @@ async def test_a_client_that_reads_no_replies_is_not_read_either(
         assert 0 == (await world.info("jobs")).leased
 
 
+async def test_replies_behind_one_that_is_not_taken_count_too(front: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that asks on and reads nothing is not read: what it is owed is bounded wherever it waits."""
+    monkeypatch.setattr(connection, "SEND_BUFFER_BYTES_MAX", 900_000)
+    monkeypatch.setattr(reactor, "_READ_BYTES", 256)
+    monkeypatch.setattr(stream_front, "_READ_BYTES", 256)
+    async with running(front) as world, trio.open_nursery() as nursery:
+        client = await world.connect(unbuffered=True)
+        await client.ask(api.Push("jobs", columns(b"x" * 300_000)))
+        for _ in range(100):
+            client.protocol.request(api.Peek("jobs"))
+        nursery.start_soon(client.flush)
+        await trio.testing.wait_all_tasks_blocked()
+        [port] = world.node.broker.ports
+        owed = port.unsent + port._protocol.output_bytes
+        nursery.cancel_scope.cancel()
+
+        # The bound, what crossed it, and what the requests of one more read bring.
+        assert 900_000 < owed < 900_000 + 300_100 * (1 + 256 // 20)
+
+
 async def test_a_connection_without_hello_is_closed_in_time(front: str, mock_clock: trio.testing.MockClock) -> None:
     """Half-open connections do not hold a place for ever; the reason is said."""
     async with running(front) as world:

@@ -212,7 +212,8 @@ class Connection:
             not self.ending
             and self._protocol.in_flight - len(self.waiting) < IN_FLIGHT_PER_CONNECTION_MAX
             and self.bytes_in_flight < IN_FLIGHT_BYTES_PER_CONNECTION_MAX
-            and self.unsent <= SEND_BUFFER_BYTES_MAX
+            # Replies wait in the protocol while a front waits for the kernel to take those before them.
+            and not self.congested
         )
 
     def receive(self, data: bytes, now_ms: int) -> None:
@@ -292,7 +293,7 @@ class Connection:
         """The kernel took `count` bytes of what `output` gave."""
         self._sent += count
         self._rest = self._rest[count:]
-        was_congested = self.unsent > SEND_BUFFER_BYTES_MAX
+        was_congested = self.congested
         self.unsent -= count
         undelivered = self._undelivered
         while undelivered and undelivered[0][0] <= self._sent:
@@ -301,7 +302,7 @@ class Connection:
             self._stalled_since_ms = now_ms if self.unsent else None
         elif self._stalled_since_ms is None:
             self._stalled_since_ms = now_ms
-        if was_congested and self.unsent <= SEND_BUFFER_BYTES_MAX and self.waiting:
+        if was_congested and self.waiting and not self.congested:
             self._broker.polls.relieved(self)
 
     @property
