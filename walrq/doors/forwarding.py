@@ -54,6 +54,13 @@ class Forwarded:
         if then is not None:
             then(reply_of(self._call))
 
+    def stop_waiting(self) -> None:
+        """Answer a poll, empty: nothing is leased for it any more."""
+        if self._then is not None and type(self._call.request) is api.Poll:
+            then, self._then = self._then, None
+            self._carrier.abandon(self._call)
+            then(api.Polled(0, self._call.request.visibility_ms or 0, ()))
+
     def abandon(self) -> None:
         """Nobody waits any more: a parked poll is forgotten, a lease that is on its way goes back."""
         if self._then is not None:

@@ -168,6 +168,9 @@ class Gate:
             self._carriers.pop(port, None)
             for each in self._forwarded.pop(port, ()):
                 each.abandon()
+        elif not port.takes_leases:
+            for each in list(self._forwarded.get(port, ())):
+                each.stop_waiting()
 
     def give_back(self, polled: api.Polled) -> None:
         """Free what a poll leased, at once and without costing an attempt: its client never saw the reply.
