@@ -22,6 +22,7 @@ BENCHES = {
     "follower": "what one slow follower costs the callers of a cluster of three",
     "catchup": "a follower that was away for a million messages, by the log or by a snapshot, under load",
     "failover": "how long pushes wait when the leader of several nodes is killed, or stopped",
+    "disk": "live bytes, disk in use and its bound over a mixed soak",
     "isolation": "one queue's latency while others are paused on a backlog or stuck",
 }
 

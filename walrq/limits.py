@@ -111,6 +111,11 @@ ENTRY_BYTES_TARGET: Final = 4 * MIB
 ENTRY_COMMANDS_MAX: Final = 4_096
 # A snapshot is forced by log bytes or by commands since the last one, so that a restart replays a bounded tail.
 SNAPSHOT_LOG_BYTES: Final = 256 * MIB
+# Smaller segments ask for a small disk: unless said otherwise a snapshot is due after so many of them.
+SNAPSHOT_SEGMENTS: Final = 3
+SNAPSHOT_LOG_BYTES_MIN: Final = 8 * MIB
+# Room held back for snapshots, at least; a segment if that is less.
+SNAPSHOT_RESERVE_BYTES: Final = 16 * MIB
 SNAPSHOT_COMMANDS: Final = 50_000
 BODY_CACHE_BYTES: Final = 32 * MIB
 # Messages whose metadata is in memory, in all queues together: some 100 MB if each was pushed alone and has a group of

@@ -52,12 +52,20 @@ class _Known:
     scale: float = 1.0
 
 
+@attrs.frozen
+class _Stands:
+    """What the bound speaks of: entries up to `index`, where the last whole pass ended; 0: there was none yet."""
+
+    index: int = 0
+    live_bytes: int = 0
+    sealed_bytes: int = 0
+    held_bytes: int = 0
+
+
 class Compaction:
     """See the package for how it is driven.
 
     Attributes:
-        index: the snapshot that the bound speaks of; 0: nothing was passed over yet.
-        live_bytes: what is alive in it, as it lies in the log.
         is_swapping: the next step changes the log: nobody may put another node's snapshot in place beside it.
     """
 
@@ -70,10 +78,7 @@ class Compaction:
         # (snapshot, through) of the last pass, whole or given up.
         self._passed = (0, 0)
         self._known: dict[int, _Known] = {}
-        self.index = 0
-        self.live_bytes = 0
-        self.sealed_bytes = 0
-        self.held_bytes = 0
+        self._stands = _Stands()
         self.is_swapping = False
         self.counts = Counts()
 
@@ -104,6 +109,11 @@ class Compaction:
             self._work = None
             raise
         return self.is_due
+
+    @property
+    def index(self) -> int:
+        """The snapshot that the bound speaks of, as far as the log was looked at; 0: none yet."""
+        return self._stands.index
 
     def run(self) -> None:
         """A whole pass, for whoever has nothing else to do."""
@@ -187,13 +197,13 @@ class Compaction:
         # inv: DiskBounded
         held = self._storage.held_segments
         live = self._liveness.bytes_in(0, through)
-        sealed = sum(each.file_bytes for each in candidates)
-        self.index = through
-        self.live_bytes = live_on_disk(
-            max(live, sum(each.live_bytes for each in candidates)), self._storage.segment_bytes
+        live = max(live, sum(each.live_bytes for each in candidates))
+        self._stands = _Stands(
+            through,
+            live_on_disk(live, self._storage.segment_bytes),
+            sum(each.file_bytes for each in candidates),
+            sum(segment.file_bytes for segment in held if segment.last_index <= through),
         )
-        self.sealed_bytes = sealed
-        self.held_bytes = sum(segment.file_bytes for segment in held if segment.last_index <= through)
 
     def _flip(
         self, pages: HeldPages, old: Sequence[Segment], candidates: Sequence[Candidate]
@@ -252,17 +262,19 @@ class Compaction:
 
     # --- what there is --------------------------------------------------------------------------------------
     def usage(self) -> Usage:
-        """What is used, and the bound. Blocking: looks at every file's size."""
-        storage = self._storage
+        """What is used, and the bound. Blocking: looks at every file's size. Any thread, also beside a step."""
+        storage, stands = self._storage, self._stands
+        # In this order: what a pass gives back is gone before the bound speaks of its snapshot.
+        disk_bytes = storage.disk_bytes()
         return Usage(
-            disk_bytes=storage.disk_bytes(),
-            live_bytes=self.live_bytes,
-            tail_bytes=storage.tail_bytes(self.index),
+            disk_bytes=disk_bytes,
+            live_bytes=stands.live_bytes,
+            tail_bytes=storage.tail_bytes(stands.index),
             segment_bytes=storage.segment_bytes,
             reserve_bytes=storage.reserve_bytes,
             snapshot_bytes=storage.snapshot_bytes,
-            held_bytes=self.held_bytes,
-            sealed_bytes=self.sealed_bytes,
+            held_bytes=stands.held_bytes,
+            sealed_bytes=stands.sealed_bytes,
         )
 
     def stats(self) -> dict[str, Any]:

@@ -253,7 +253,7 @@ def _rows_of(key: bytes, body: bytes, far: Far | None) -> Iterator[Row]:
             tail = Far()
             tail.load_tail(body)
             for row in tail.tail():
-                yield row.index, row.ordinal, row.base, row.base + row.count - 1, row.bytes
+                yield row.index, row.ordinal, row.base, row.base + row.count - 1, row.weight
         elif key[:1] == PAGE_PREFIX:
             page = far.pages.get(int.from_bytes(key[1:], "big")) if far is not None else None
             if page is not None:

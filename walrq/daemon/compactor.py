@@ -35,6 +35,8 @@ GIVE_WAY_S: Final = 0.02
 REST_S_MAX: Final = 0.05
 # From this part of the bound on it does not rest any more.
 URGENT_AT: Final = 0.9
+# Files whose sizes are read while somebody waits for the answer: some tenths of a millisecond.
+LOOK_AT_ONCE_MAX: Final = 200
 # Slices between two looks at the disk.
 LOOK_EVERY: Final = 64
 
@@ -110,16 +112,17 @@ class Compactor:
         return usage
 
     def stats(self) -> dict[str, Any]:
-        """Plain numbers: what was written anew, and the disk as it was looked at last."""
-        found = self.compaction.stats()
-        if self._usage is not None:
-            found |= {
-                "wal_live_ratio": round(self._usage.live_ratio, 3),
-                "disk_live_bytes": self._usage.live_bytes,
-                "disk_used_bytes": self._usage.disk_bytes,
-                "disk_bound_bytes": self._usage.bound_bytes,
-            }
-        return found
+        """Plain numbers: what was written anew, and the disk; with very many files as it was looked at last."""
+        usage = self._usage
+        if usage is None or len(self._storage.index_ranges()) <= LOOK_AT_ONCE_MAX:
+            self._usage = usage = self.compaction.usage()
+        return {
+            **self.compaction.stats(),
+            "wal_live_ratio": round(usage.live_ratio, 3),
+            "disk_live_bytes": usage.live_bytes,
+            "disk_used_bytes": usage.disk_bytes,
+            "disk_bound_bytes": usage.bound_bytes,
+        }
 
     def _look_at_space(self) -> bool:
         """Tell the broker whether pushes may go on."""

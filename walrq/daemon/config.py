@@ -350,7 +350,8 @@ class Config:
         drain_timeout: seconds for answering what is in flight when the node stops.
         auto_create: whether a push creates an absent queue.
         max_wal_segment_size: bytes of a log segment.
-        snapshot_log_bytes, snapshot_commands: log since the last snapshot that forces one.
+        snapshot_log_bytes, snapshot_commands: log since the last snapshot that forces one; with segments smaller than
+            by default, and nothing said of the bytes, they are those of SNAPSHOT_SEGMENTS of them.
         body_cache_bytes: memory for bodies of messages.
         max_hot_messages, max_hot_bytes: messages whose metadata is in memory, in all queues, and their payloads' bytes,
             wherever those are; the leader's values count.
@@ -530,6 +531,15 @@ class Config:
         values = {name: getattr(new, name) for name in names}
         asked = None if self.asked is None else attrs.evolve(self.asked, **values)
         return attrs.evolve(self, **values, origins=new.origins, asked=asked)
+
+    @property
+    def snapshot_after_bytes(self) -> int:
+        """`snapshot_log_bytes`, or what goes with small segments."""
+        said = self.origins.get("snapshot_log_bytes", "default") != "default"
+        if said or self.max_wal_segment_size >= limits.SEGMENT_BYTES_DEFAULT:
+            return self.snapshot_log_bytes
+        small = max(limits.SNAPSHOT_LOG_BYTES_MIN, limits.SNAPSHOT_SEGMENTS * self.max_wal_segment_size)
+        return min(self.snapshot_log_bytes, small)
 
     def text(self, name: str) -> str | None:
         """A value as it would be typed; None when it is left to the node. A secret is not shown."""

@@ -236,7 +236,10 @@ async def open_node(
     clock = clock or Clock()
     reading = clock.read()
     storage_config = StorageConfig(
-        data_dir=config.data_dir, fsync=config.fsync, segment_bytes=config.max_wal_segment_size
+        data_dir=config.data_dir,
+        fsync=config.fsync,
+        segment_bytes=config.max_wal_segment_size,
+        reserve_snapshot_bytes=min(limits.SNAPSHOT_RESERVE_BYTES, config.max_wal_segment_size),
     )
     try:
         storage = await trio.to_thread.run_sync(Storage.open, disk, storage_config)
@@ -258,7 +261,7 @@ async def open_node(
             address=setting.address if setting is not None else "",
             timing=peers.TIMING,
             draw=secrets.randbelow,
-            snapshot_log_bytes=config.snapshot_log_bytes,
+            snapshot_log_bytes=config.snapshot_after_bytes,
             snapshot_commands=config.snapshot_commands,
             body_cache_bytes=config.body_cache_bytes,
             hot_messages=config.max_hot_messages,

@@ -57,8 +57,8 @@ class StorageConfig:
     fsync: FsyncPolicy = "always"
     segment_bytes: int = attrs.field(default=limits.SEGMENT_BYTES_DEFAULT)
     reserve_segments: int = limits.RESERVE_SEGMENTS
-    reserve_snapshot_bytes: int = 16 * limits.MIB
-    pool_segments_max: int = limits.RESERVE_SEGMENTS + 2
+    reserve_snapshot_bytes: int = limits.SNAPSHOT_RESERVE_BYTES
+    pool_segments_max: int = limits.RESERVE_SEGMENTS + 1
     handles_max: int = 64
     member: bool = False
 

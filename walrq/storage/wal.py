@@ -632,16 +632,20 @@ class Wal(LogReader):
             self._damaged = {index for index in self._damaged if not any(gap.covers(index) for gap in gaps)}
 
     def bytes_behind(self, index: int) -> int:
-        """Bytes of the records behind an index; of a segment that was not read, all. Any thread."""
+        """Bytes of the log behind an index: of segments that are full their files, else up to the last record.
+
+        Of a segment that was not read, all. Any thread.
+        """
         total = 0
         for segment in self._log.segments:
             if segment.last_index <= index:
                 continue
-            start = RECORDS_START
+            end = segment.file_bytes if segment.sealed else segment.end
+            start = 0
             if segment.first_index <= index and segment.offsets is not None:
                 position = segment.position_from(index + 1)
                 start = segment.offsets[position] if position < len(segment.offsets) else segment.end
-            total += max(0, segment.end - max(start, RECORDS_START))
+            total += max(0, end - start)
         return total
 
     @property
