@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import pty
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import attrs
 import pytest
 
+from tests.forks.processes import Walrq, run, words_of_command
 from walrq.testing.node import Node
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -38,14 +38,7 @@ class Shell:
 
     def walrq(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         """Run one walrq command without a shell."""
-        return subprocess.run(
-            [sys.executable, "-m", "walrq", *arguments],
-            input=stdin,
-            capture_output=True,
-            cwd=self.folder,
-            env=self.environment,
-            timeout=SECONDS_MAX,
-        )
+        return run(*arguments, stdin=stdin, cwd=self.folder, env=self.environment, timeout=SECONDS_MAX)
 
     def seen(self, *arguments: str) -> tuple[int, bytes, str]:
         """(exit status, standard output in a pipe, standard error on a terminal) of one walrq command."""
@@ -63,8 +56,8 @@ class Shell:
         self, *arguments: str, stdout: int = subprocess.PIPE, stderr: int = subprocess.PIPE
     ) -> subprocess.Popen[bytes]:
         """Start one walrq command; its pipes are the caller's to close."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "walrq", *arguments],
+        return Walrq(
+            *arguments,
             stdin=subprocess.PIPE,
             stdout=stdout,
             stderr=stderr,
@@ -77,7 +70,7 @@ def make_shell(folder: Path, server: str | None) -> Shell:
     """A shell in `folder` whose PATH begins with a `walrq` of this checkout."""
     programs = folder / "bin"
     programs.mkdir(exist_ok=True)
-    script(programs / "walrq", f'exec "{sys.executable}" -m walrq "$@"')
+    script(programs / "walrq", f'exec {words_of_command()} "$@"')
     environment = {
         name: setting
         for name, setting in os.environ.items()
