@@ -265,8 +265,8 @@ class RespConnection:
             self._reader.is_stranger = not self.is_in
         else:
             assert command.talk is not None
-            turn = self.turn(holds=True)
-            Talking(turn, command.talk(self, words)).go_on(self, None)
+            talk = command.talk(self, words)
+            Talking(self.turn(holds=True), talk).go_on(self, None)
 
     # --- turns and asks -----------------------------------------------------------------------------------
     def turn(self, *, holds: bool = False) -> Turn:
