@@ -55,7 +55,7 @@ def test_a_new_node_leads_and_has_bootstrapped_its_cluster() -> None:
 
     assert one.is_leader and one.leader == "n1" and one.term == 1
     assert one.machine.cluster == "cluster" and one.machine.secret == b"s" * 16
-    assert one.commit_index == one.applied_index == 2
+    assert one.commit_index == one.applied_index == 3
 
 
 def test_a_restart_keeps_the_secret_and_does_not_bootstrap_again() -> None:
@@ -65,7 +65,7 @@ def test_a_restart_keeps_the_secret_and_does_not_bootstrap_again() -> None:
     one = fresh(disk.keep_all(), secret=b"other" * 4, cluster_id="other")
 
     assert one.machine.cluster == "cluster" and one.machine.secret == b"s" * 16
-    assert one.term == 2 and one.applied_index == 3
+    assert one.term == 2 and one.applied_index == 4
 
 
 def test_the_data_of_another_node_is_refused() -> None:
@@ -343,12 +343,12 @@ def test_a_snapshot_is_due_by_commands_or_by_bytes() -> None:
 def test_a_replayed_tail_counts_towards_the_next_snapshot() -> None:
     """Else a node that restarts often would never take one."""
     disk = SimDisk()
-    one = fresh(disk, snapshot_commands=5)
+    one = fresh(disk, snapshot_commands=6)
     for _ in range(3):
         one.propose(lease())
         write(one)
     assert not one.snapshot_due()
-    again = fresh(disk.keep_all(), snapshot_commands=5)
+    again = fresh(disk.keep_all(), snapshot_commands=6)
     again.propose(lease())
     write(again)
 

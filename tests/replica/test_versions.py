@@ -17,7 +17,7 @@ from walrq.raft.membership import Member
 @pytest.fixture
 def group() -> Group:
     """A cluster of three old nodes, with a leader."""
-    group = Group()
+    group = Group(version_max=1)
     group.connect()
     group.leader()
     group.ticks(4)
@@ -124,7 +124,7 @@ def test_nothing_is_raised_past_a_member_that_is_away_or_a_learner_that_is_old(g
     group.ticks(12)
     assert versions(group) == [1, 1]
 
-    learner = group.add("d")
+    learner = group.add("d", version_max=1)
     leader = group.leader()
     leader.replica.add_learner(Member("d", "d:1"))
     group.settle()
