@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import struct
 from typing import Any
@@ -41,6 +42,25 @@ async def status_of(stream: trio.SocketStream) -> int:
             raise trio.EndOfChannel("the connection ended without a response")
         data += more
     return int(data.split(b" ", 2)[1])
+
+
+class Events:
+    """A stream of server-sent events, one after another."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+        self._data = bytearray()
+
+    async def next(self) -> Any:
+        """The decoded data of the next one; None when the stream has ended."""
+        while (end := self._data.find(b"\n\n")) < 0:
+            more = await self._stream.receive_some(65_536)
+            if not more:
+                return None
+            self._data += more
+        event = bytes(self._data[:end])
+        del self._data[: end + 2]
+        return json.loads(event.partition(b"\ndata: ")[2])
 
 
 def reset(stream: trio.SocketStream) -> None:

@@ -373,26 +373,17 @@ async def test_other_protocols_execute_nothing(tmp_path: Path) -> None:
 
 
 # --- streams ------------------------------------------------------------------------------------------------
-async def events(client: httpx.AsyncClient, count: int, path: str = "/v1/events") -> list[Any]:
-    """The first few events of a stream."""
-    found = []
-    async with client.stream("GET", path) as response:
-        assert "text/event-stream" == response.headers["content-type"]
-        async for line in response.aiter_lines():
-            if line.startswith("data: "):
-                found.append(json.loads(line.removeprefix("data: ")))
-                if len(found) == count:
-                    return found
-    return found
-
-
 async def test_events_tell_what_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Totals, the cluster and the asked page of queues, again and again."""
     monkeypatch.setattr(http_app, "_EVENT_S", 0.01)
     async with house(tmp_path, "http") as [room], room.http() as client:
         await ask(client, "POST", f"{JOBS}/messages", {"payload": "x"})
         await ask(client, "POST", "/v1/queues/other/messages", {"payload": "x"})
-        first, second = await events(client, 2, "/v1/events?search=OB&limit=5")
+        stream = await raw.connect(room.endpoints["http"])
+        await stream.send_all(raw.head("GET", "/v1/events?search=OB&limit=5"))
+        events = raw.Events(stream)
+        first, second = await events.next(), await events.next()
+        await stream.aclose()
 
     assert (2, 2) == (first["totals"]["queues"], first["totals"]["ready"])
     assert (1, ["jobs"]) == (first["matches"], [each["name"] for each in first["queues"]])
@@ -404,15 +395,16 @@ async def test_streams_are_bounded_and_end_with_the_node(tmp_path: Path, monkeyp
     """One more than allowed is refused; those that are open end in good order when the node stops."""
     monkeypatch.setattr(http_app, "HTTP_STREAMS_MAX", 1)
     async with house(tmp_path, "http") as [room], room.http() as client:
-        async with client.stream("GET", "/v1/events") as response:
-            lines = response.aiter_lines()
-            assert "id: 1" == await anext(lines)
-            refused = await client.get("/v1/events")
-            await room.stop()
-            rest = [line async for line in lines]
+        stream = await raw.connect(room.endpoints["http"])
+        await stream.send_all(raw.head("GET", "/v1/events"))
+        events = raw.Events(stream)
+        assert "n1" == (await events.next())["node"]
+        refused = await client.get("/v1/events")
+        await room.stop()
+        last = await events.next()
+        await stream.aclose()
 
-    assert 429 == refused.status_code
-    assert "" == rest[-1]
+    assert (429, None) == (refused.status_code, last)
 
 
 # --- what others watch --------------------------------------------------------------------------------------

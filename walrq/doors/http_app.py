@@ -1,7 +1,7 @@
 """What the HTTP door answers: an ASGI application between hypercorn and the gate.
 
     /v1/...                       the JSON API: a row of `http/routes.py`, an operation at the gate
-    /v1/overview, /v1/events      numbers for the dashboard, once or as server-sent events
+    /v1/overview, /v1/events      numbers for the dashboard, once or as server-sent events; /v1/preview: messages
     /metrics /livez /readyz       for Prometheus and for whoever restarts nodes
     /api/...                      the ancestor's answers
     / /dashboard /docs /web/...   pages
@@ -58,6 +58,7 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 _SLICE: Final = 256 * 1024
+_LINGER_S: Final = 1.0
 _REQUEST_ID_MAX: Final = 128
 _EVENT_S: Final = 1.0
 _HTTP_VERSIONS: Final = frozenset({"1.0", "1.1"})
@@ -134,6 +135,7 @@ class Exchange:
         id: its name in answers and logs.
         operation: what it counts as in the metrics.
         status: of its response, 0 before.
+        unread: a part of its body was not read, so that no other request can follow on the connection.
     """
 
     scope: Mapping[str, Any]
@@ -143,6 +145,7 @@ class Exchange:
     id: str
     operation: str = "other"
     status: int = 0
+    unread: bool = False
 
     @property
     def method(self) -> str:
@@ -183,6 +186,7 @@ class App:
             "/readyz": {"GET": lambda _: views.readyz()},
             "/openapi.json": {"GET": self._document},
             "/v1/overview": {"GET": lambda exchange: views.overview(_query(exchange))},
+            "/v1/preview": {"GET": lambda exchange: views.preview(_query(exchange))},
             "/v1/events": {"GET": self._events},
             "/api/stats": {"GET": lambda _: views.dtq_stats()},
             "/api/dlq/requeue": {"POST": lambda exchange: views.dtq_action("requeue", _query(exchange).get("queue"))},
@@ -251,7 +255,16 @@ class App:
         await exchange.send(
             {"type": "http.response.start", "status": response.status, "headers": self._head(exchange, response)}
         )
-        await exchange.send({"type": "http.response.body", "body": response.body})
+        if not exchange.unread:
+            await exchange.send({"type": "http.response.body", "body": response.body})
+            return
+        # Closing while the client still sends may reset the connection, and it would never read why it was refused;
+        # so the rest of its body is thrown away for a moment.
+        await exchange.send({"type": "http.response.body", "body": response.body, "more_body": True})
+        with trio.move_on_after(_LINGER_S):
+            while (await exchange.receive()).get("more_body", False):
+                pass
+        await exchange.send({"type": "http.response.body", "body": b""})
 
     def _head(self, exchange: Exchange, response: Response) -> list[tuple[bytes, bytes]]:
         found = {
@@ -263,6 +276,8 @@ class App:
         if response.status not in (204, 304):
             found["content-type"] = response.media
             found["content-length"] = str(len(response.body))
+        if exchange.unread:
+            found["connection"] = "close"
         return [(name.encode(), value.encode("latin-1", "replace")) for name, value in found.items()]
 
     # --- where a request goes -------------------------------------------------------------------------------
@@ -419,6 +434,7 @@ class App:
             FrameTooLarge: beyond HTTP_BODY_BYTES_MAX. Overloaded: too much is held already. _Slow: it took too long.
             _Gone: the client went away.
         """
+        exchange.unread = True
         announced = exchange.headers.get("content-length", "0")
         if announced.isdecimal() and int(announced) > HTTP_BODY_BYTES_MAX:
             raise _too_large(int(announced))
@@ -443,6 +459,7 @@ class App:
                             retry_after_ms=1_000,
                         )
                     if not message.get("more_body", False):
+                        exchange.unread = False
                         return b"".join(chunks)
             assert patience.cancelled_caught
             raise _Slow

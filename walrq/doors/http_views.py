@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import attrs
 import trio
 
 from walrq import __version__, api
@@ -14,11 +15,15 @@ from walrq.errors import InvalidArgument, QueueNotFound, WalrqError
 from walrq.http import dtq
 from walrq.http.metrics import MEDIA, Metrics, Snapshot
 from walrq.http.replies import TEXT, Response, of_json
+from walrq.http.routes import texts
 from walrq.limits import LIST_QUEUES_MAX, QUEUES_MAX, REDRIVE_PER_ENTRY
 from walrq.protocol.json_replies import reply_to_json
+from walrq.protocol.json_requests import BY_NAME, request_from_json
 
 _CLUSTER_S: Final = 0.9
 _SEARCH_MAX: Final = 255
+# Of a body in a preview.
+_PREVIEW_BYTES: Final = 2_048
 
 
 class Views:
@@ -156,6 +161,26 @@ class Views:
             "queues": [self._census.row(queue, totals.letters, wall_ms) for queue in queues],
         }
 
+    async def preview(self, query: Mapping[str, str]) -> Response:
+        """GET /v1/preview: a page of messages, or of dead ones, with the beginnings of their bodies."""
+        state = query.get("state", "ready")
+        op = "list_dead" if state == "dead" else "peek"
+        given = {name: text for name, text in query.items() if op == "peek" or name != "state"}
+        request = request_from_json(texts(BY_NAME[op], given), op)
+        page = await self._gate.call(request)
+        assert isinstance(page, api.Page)
+        messages = []
+        for seen in page.messages:
+            shown = seen.payload
+            if shown is not None and len(shown) > _PREVIEW_BYTES:
+                shown = _beginning(shown)
+            reply = reply_to_json(api.Page((attrs.evolve(seen, payload=shown),)))  # type: ignore[misc]
+            message = reply["messages"][0]
+            message["bytes"] = None if seen.payload is None else len(seen.payload)
+            message["cut"] = 0 if shown is None or len(shown) == len(seen.payload or b"") else len(shown)
+            messages.append(message)
+        return of_json({"messages": messages, "next": page.next}, headers={"walrq-consistency": "consistent"})
+
     async def _consistency(self) -> str:
         return "consistent" if await self._gate.confirm() else "local"
 
@@ -174,6 +199,16 @@ class Views:
                         pass  # its own view is shown
             self._cluster = reply_to_json(found)
         return self._cluster
+
+
+def _beginning(payload: bytes) -> bytes:
+    """The first bytes, no character cut in two if they are text."""
+    cut = payload[:_PREVIEW_BYTES]
+    for spare in range(1, 4):
+        if cut[-spare] & 0xC0 != 0x80:
+            # The last character begins here; it is whole if the next byte begins another.
+            return cut if payload[_PREVIEW_BYTES] & 0xC0 != 0x80 else cut[:-spare]
+    return cut
 
 
 def _shown(totals: Totals) -> dict[str, Any]:
