@@ -11,7 +11,6 @@ Pure: bytes in, a verdict and bytes out.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Collection
 from typing import Final
 from urllib.parse import urlsplit
@@ -23,6 +22,7 @@ from wsproto.utilities import RemoteProtocolError as BadHandshake
 
 from walrq import api
 from walrq.errors import Code
+from walrq.http.origins import is_local
 from walrq.limits import WS_HEAD_BYTES_MAX
 from walrq.protocol.framing import foreign_protocol, frame
 from walrq.protocol.replies import encode_reply
@@ -130,13 +130,4 @@ def _may_come(origins: list[bytes], host: str, allowed: Collection[str], loopbac
         same = page.scheme in ("http", "https") and page.hostname is not None and page.hostname == here.hostname
     except ValueError:
         return False
-    return same and (not loopback or _is_loopback(page.hostname or ""))
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return same and (not loopback or is_local(page.hostname or ""))

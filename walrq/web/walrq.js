@@ -839,7 +839,11 @@ export class Client extends EventTarget {
 export async function connect(urls, options = {}) {
   const given = typeof urls === "string" ? urls.split(",") : [...urls];
   const found = given.map((each) => String(each).trim()).filter(Boolean);
-  if (!found.length) throw new TypeError("connect needs an address, ws://127.0.0.1:50052 for example");
+  const right = found.filter((each) => /^wss?:\/\/[^/]/i.test(each));
+  if (!found.length || right.length < found.length) {
+    const what = found.find((each) => !right.includes(each));
+    throw new TypeError(`connect needs addresses like ws://127.0.0.1:50052${what === undefined ? "" : `, not ${what}`}`);
+  }
   return new Client(found, { timeout: 30, ...options })._connect();
 }
 
