@@ -50,6 +50,7 @@ class _Known:
 
     live_bytes: int
     scale: float = 1.0
+    is_stuck: bool = False
 
 
 @attrs.frozen
@@ -181,6 +182,7 @@ class Compaction:
                     segment.file_bytes,
                     min(scaled, segment.end - RECORDS_START),
                     None if before is None else before.live_bytes,
+                    before is not None and before.is_stuck,
                 )
             )
         return found
@@ -202,7 +204,8 @@ class Compaction:
             through,
             live_on_disk(live, self._storage.segment_bytes),
             sum(each.file_bytes for each in candidates),
-            sum(segment.file_bytes for segment in held if segment.last_index <= through),
+            sum(segment.file_bytes for segment in held if segment.last_index <= through)
+            + sum(each.file_bytes for each in candidates if each.is_stuck),
         )
 
     def _flip(
@@ -233,7 +236,7 @@ class Compaction:
             # Given back, mended or held meanwhile, or damaged: looked at again when more of it is dead.
             _logger.info("rewrite_given_up first=%d last=%d: %s", first, last, error.text)
             self.counts.given_up += 1
-            self._leave(old, candidates)
+            self._leave(old, candidates, is_stuck=isinstance(error, CorruptRecord))
             return
         finally:
             self.is_swapping = False
@@ -251,9 +254,9 @@ class Compaction:
             # The log was replaced by another node's snapshot: the next pass sees what there is now.
             self.counts.given_up += 1
 
-    def _leave(self, old: Sequence[Segment], candidates: Sequence[Candidate]) -> None:
+    def _leave(self, old: Sequence[Segment], candidates: Sequence[Candidate], *, is_stuck: bool) -> None:
         for segment, candidate in zip(old, candidates, strict=True):
-            self._known[segment.incarnation] = _Known(candidate.live_bytes)
+            self._known[segment.incarnation] = _Known(candidate.live_bytes, is_stuck=is_stuck)
 
     @staticmethod
     def _write(rewriter: Rewriter) -> Generator[None, None, None]:

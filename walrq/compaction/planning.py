@@ -18,6 +18,7 @@ from walrq.compaction.bound import SEGMENT_OVERHEAD_BYTES, live_on_disk
 # once.
 BEGIN_AT: Final = 1.7
 END_AT: Final = 1.5
+MUST_AT: Final = 2.0
 # Of a segment's file at most this part is alive when it is worth it.
 WORTH_AT: Final = 0.6
 # A run frees at least this part of its files: a small one is left alone, for a header remains of it.
@@ -29,6 +30,7 @@ FILL: Final = 0.7
 # Segments beyond those that are needed, before small ones are put together for their number alone.
 SPARE_SEGMENTS: Final = 8
 SMALL_PARTS: Final = 4
+PAGE_BYTES: Final = 4096
 MERGED_MIN: Final = 4
 
 
@@ -36,7 +38,8 @@ MERGED_MIN: Final = 4
 class Candidate:
     """A sealed segment: what it covers, its file, and what is alive in it.
 
-    `tried`: what was alive when it was last written anew or looked at in vain; None: never.
+    `tried`: what was alive when it was last written anew or looked at in vain; None: never. `is_stuck`: in vain, for it
+    is damaged.
     """
 
     first_index: int
@@ -44,13 +47,14 @@ class Candidate:
     file_bytes: int
     live_bytes: int
     tried: int | None = None
+    is_stuck: bool = False
 
     @property
     def is_worth_it(self) -> bool:
         """Whether most of it is dead, and more than when it was tried last."""
         if self.live_bytes > WORTH_AT * max(0, self.file_bytes - SEGMENT_OVERHEAD_BYTES // 2):
             return False
-        return self.tried is None or self.live_bytes <= WORTH_AT * self.tried
+        return not self.is_stuck and (self.tried is None or self.live_bytes <= WORTH_AT * self.tried)
 
 
 def sums(candidates: Sequence[Candidate], segment_bytes: int) -> tuple[int, int]:
@@ -79,16 +83,22 @@ def choose(
         worth.sort(key=lambda at: candidates[at].live_bytes / candidates[at].file_bytes)
         for best in worth[:TRIED_MAX]:
             run = _extended(candidates, best, segment_bytes, is_empty, lambda each: each.is_worth_it)
-            if _frees(candidates[run.start : run.stop]):
+            if _frees(candidates[run.start : run.stop], FREED_MIN):
+                return run
+    if sealed > MUST_AT * live:
+        # inv: DiskBounded: whatever it costs, as long as it frees something.
+        for position in range(len(candidates)):
+            run = _extended(candidates, position, segment_bytes, is_empty, lambda each: not each.is_stuck)
+            if not candidates[position].is_stuck and _frees(candidates[run.start : run.stop], 0.0):
                 return run
     return _small_ones(candidates, segment_bytes, live, is_empty)
 
 
-def _frees(run: Sequence[Candidate]) -> bool:
-    """Whether a run frees enough of what has to be read."""
+def _frees(run: Sequence[Candidate], part: float) -> bool:
+    """Whether a run frees so much of its files, and a page at least."""
     files = sum(each.file_bytes for each in run)
     left = sum(each.live_bytes for each in run)
-    return not left or left + SEGMENT_OVERHEAD_BYTES <= (1 - FREED_MIN) * files
+    return not left or left + SEGMENT_OVERHEAD_BYTES + PAGE_BYTES <= (1 - part) * files
 
 
 def _small_ones(
@@ -111,7 +121,7 @@ def _small_ones(
 
 
 def _is_small(candidate: Candidate, segment_bytes: int) -> bool:
-    return SMALL_PARTS * candidate.file_bytes <= segment_bytes
+    return SMALL_PARTS * candidate.file_bytes <= segment_bytes and not candidate.is_stuck
 
 
 def _extended(
