@@ -6,8 +6,9 @@ import pytest
 
 from tests.resp.parts import Talk, frame
 
-HELLO2 = b"*14\r\n$6\r\nserver\r\n$5\r\nwalrq\r\n$7\r\nversion\r\n$5\r\n1.2.3\r\n$5\r\nproto\r\n:2\r\n$2\r\nid\r\n:7\r\n"
-HELLO3 = b"%7\r\n$6\r\nserver\r\n$5\r\nwalrq\r\n$7\r\nversion\r\n$5\r\n1.2.3\r\n$5\r\nproto\r\n:3\r\n$2\r\nid\r\n:7\r\n"
+SERVER = b"$6\r\nserver\r\n$5\r\nwalrq\r\n$7\r\nversion\r\n$5\r\n1.2.3\r\n"
+HELLO2 = b"*14\r\n" + SERVER + b"$5\r\nproto\r\n:2\r\n$2\r\nid\r\n:7\r\n"
+HELLO3 = b"%7\r\n" + SERVER + b"$5\r\nproto\r\n:3\r\n$2\r\nid\r\n:7\r\n"
 REST = b"$4\r\nmode\r\n$10\r\nstandalone\r\n$4\r\nrole\r\n$6\r\nmaster\r\n$7\r\nmodules\r\n*0\r\n"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tracemalloc
 
 import pytest
@@ -30,7 +31,7 @@ def read(data: bytes, cuts: list[int] | None = None) -> list[list[bytes]]:
     reader = Reader()
     found = []
     edges = [0, *sorted({cut % (len(data) + 1) for cut in cuts or ()}), len(data)]
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         found += list(reader.feed(data[start:end]))
     assert reader.partial == 0 or not found or data
     return found

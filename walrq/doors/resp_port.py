@@ -330,7 +330,7 @@ class RespPort:
             and not connection.is_over
             and self._in_flight - len(self.waiting) < IN_FLIGHT_PER_CONNECTION_MAX
             and self.bytes_in_flight < IN_FLIGHT_BYTES_PER_CONNECTION_MAX
-            and self.unsent <= SEND_BUFFER_BYTES_MAX
+            and not self.congested
             and not (connection.held and connection.held_bytes > RESP_HELD_BYTES_MAX)
         )
 
