@@ -148,9 +148,23 @@ def pack(row: Row) -> bytes:
 
 def unpack(packed: bytes, mores: Sequence[More] = ()) -> Row:
     """The row of these bytes; `mores`: the further fields that it may point at."""
-    time_ms, first_id, *fields = ROW.unpack(packed)
-    more = fields.pop()
-    return Row(time_ms, int.from_bytes(first_id, "big"), *fields, more=mores[more - 1] if more else {})
+    time_ms, first_id, index, ordinal, base, count, total, size, priority, max_attempts, expire_ms, more = ROW.unpack(
+        packed
+    )
+    return Row(
+        time_ms,
+        int.from_bytes(first_id, "big"),
+        index,
+        ordinal,
+        base,
+        count,
+        total,
+        size,
+        priority,
+        max_attempts,
+        expire_ms,
+        mores[more - 1] if more else {},
+    )
 
 
 def encode_page(rows: Sequence[tuple[bytes, More]]) -> bytes:
