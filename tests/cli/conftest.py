@@ -11,8 +11,8 @@ from pathlib import Path
 import attrs
 import pytest
 
+from tests.forks.nodes import Node
 from tests.forks.processes import Walrq, run, words_of_command
-from walrq.testing.node import Node
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SECONDS_MAX = 180

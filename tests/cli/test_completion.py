@@ -11,11 +11,11 @@ import click
 import pytest
 
 from tests.cli.conftest import Shell, make_shell
+from tests.forks.nodes import Node
 from tests.requirements import require
 from walrq.cli import arguments
 from walrq.client import blocking
 from walrq.client.failures import ServerUnreachable
-from walrq.testing.node import Node
 
 
 def completed(shell: Shell, *words: str) -> list[str]:

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import ROOT, Shell, make_shell
+from tests.forks.nodes import Node
 from tests.requirements import require
 from walrq import api
 from walrq.cli import doctor
 from walrq.storage import inspect
-from walrq.testing.node import Node
 
 IDS = {
     "python",

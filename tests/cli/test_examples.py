@@ -81,7 +81,7 @@ def test_every_option_is_explained(path: str) -> None:
 @pytest.mark.parametrize("path", RUN_HERE)
 def test_every_example_runs(path: str, shell: Shell, node: object) -> None:
     """An example that fails when it is pasted teaches distrust."""
-    from walrq.testing.node import Node
+    from tests.forks.nodes import Node
 
     assert isinstance(node, Node)
     shell.environment["WALRQ_DATA_DIR"] = str(node.data_dir)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Shell, make_shell, text_of
-from walrq.testing.node import Node
+from tests.forks.nodes import Node
 
 
 def values(output: bytes) -> list[dict[str, object]]:

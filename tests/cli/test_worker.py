@@ -11,9 +11,9 @@ import pytest
 
 import walrq
 from tests.cli.conftest import Shell
+from tests.forks.nodes import Node
 from tests.worker.running import until
 from walrq.cli.worker import worker
-from walrq.testing.node import Node
 
 APPLICATION = """
 import logging

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 import walrq
+from tests.forks.nodes import Node
 from walrq import aio
-from walrq.testing.node import Node
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ import anyio
 import pytest
 
 from tests.client.fake_server import Connection, Drop, FakeServer
+from tests.forks.nodes import Node
 from walrq import aio, api
 from walrq.client.asynchronous import AsyncBatches
 from walrq.errors import Code, ReceiptExpired
 from walrq.protocol.requests import Incoming
-from walrq.testing.node import Node
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,13 @@ import pytest
 
 import walrq
 from tests.client.fake_server import Connection, FakeServer
+from tests.forks.nodes import Node
 from walrq import api
 from walrq.api import SettleKind
 from walrq.client.blocking import SyncBatch, SyncBatches, SyncMessage
 from walrq.client.messages import leaving
 from walrq.errors import Code, ReceiptExpired
 from walrq.protocol.requests import Incoming
-from walrq.testing.node import Node
 
 
 @pytest.fixture(scope="module")

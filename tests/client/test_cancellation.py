@@ -10,8 +10,8 @@ import anyio.lowlevel
 import pytest
 
 import walrq
+from tests.forks.nodes import Node
 from walrq import aio
-from walrq.testing.node import Node
 
 ROUNDS = 60
 # Longer than any test: a lease that stays is never seen again.

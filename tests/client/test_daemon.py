@@ -12,9 +12,9 @@ import anyio.to_thread
 import pytest
 
 import walrq
+from tests.forks.nodes import Node
 from walrq import aio
 from walrq.errors import QueueNotFound, ReceiptExpired, UnknownSetting
-from walrq.testing.node import Node
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ import pytest
 import trio
 
 import walrq
-from walrq.testing.node import Node
+from tests.forks.nodes import Node
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

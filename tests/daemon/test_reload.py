@@ -19,12 +19,12 @@ import pytest
 
 from tests.daemon.harness import running
 from tests.daemon.process import STOP_S_MAX, BlockingClient
+from tests.forks.nodes import Node
 from walrq import api
 from walrq.daemon import listener, supervisor
 from walrq.daemon.config import Config
 from walrq.errors import Code
 from walrq.protocol.client import Closed
-from walrq.testing.node import Node
 
 MINUTE = 60
 

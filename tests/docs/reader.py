@@ -4,6 +4,7 @@ What belongs to the reader's machine is replaced, and only that:
 
     walrq                 this checkout's, on a free port: 127.0.0.1:50051 in a page means the page's own node;
                           ports of a cluster in it (50061 to 50099, 50161 to 50199) are free ones as well
+                          (short commands are forks of a process that has imported it: tests/forks)
     python, pytest        the interpreter that runs the tests
     pip, pipx, uv, make   do nothing (make checks that the target exists): the environment is there, so is `.venv`
     pkill                 ends processes of this page only, chosen by the same words
@@ -32,6 +33,7 @@ from typing import Final
 
 from tests.cli.conftest import ROOT, make_shell, script
 from tests.docs.snippets import Command, Snippet, commands, same
+from tests.forks.processes import words_of_command
 from tests.ports import free_port, free_range
 from walrq.testing.server import Server
 
@@ -209,7 +211,9 @@ class Reader:
             f'echo "walrq $*" > "{running}/$$"',
             # `dev` reads no variables.
             'if test "$1" = dev; then shift; set -- dev --listen "$WALRQ_LISTEN" "$@"; fi',
-            f'exec "{sys.executable}" -m walrq "$@"',
+            # Nodes may be killed -9 and started again at once: no process in between that would end a moment later.
+            f'case "$1" in serve|dev|cluster) exec "{sys.executable}" -m walrq "$@";; esac',
+            f'exec {words_of_command()} "$@"',
         )
         script(
             programs / "python",

@@ -18,9 +18,9 @@ from chaos.stops import Line
 from tests.cli.conftest import Shell, make_shell
 from tests.e2e.conftest import Starter
 from tests.e2e.talk import ack, empty, push, take
+from tests.forks.nodes import Node
 from walrq import api
 from walrq.protocol.columns import unpack_run
-from walrq.testing.node import Node
 
 SMALL = ("--max-wal-segment-size", "256KiB", "--snapshot-commands", "300")
 RELEASE_S_MAX = 30.0

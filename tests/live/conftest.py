@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import walrq
-from walrq.testing.node import Node
+from tests.forks.nodes import Node
 
 
 @pytest.fixture(scope="module")

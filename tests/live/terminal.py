@@ -10,14 +10,14 @@ import re
 import select
 import signal
 import struct
-import subprocess
-import sys
 import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
+
+from tests.forks.processes import Walrq
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 SECONDS_MAX: Final = 180.0
@@ -35,8 +35,8 @@ class Terminal:
         environment |= {"TERM": "xterm", "PYTHONPATH": str(ROOT), "XDG_CONFIG_HOME": str(folder)}
         for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
             environment.pop(name, None)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "walrq", *arguments],
+        self.process = Walrq(
+            *arguments,
             stdin=self._there,
             stdout=self._there,
             stderr=self._there,

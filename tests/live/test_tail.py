@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import walrq
+from tests.forks.nodes import Node
+from tests.forks.processes import Walrq
 from tests.live.terminal import ROOT, Terminal
 from walrq.errors import QueueNotFound
 from walrq.limits import PEEK_MESSAGES_MAX
 from walrq.live.tail import Step, Tail
-from walrq.testing.node import Node
 
 
 def payloads(found: Step | list[walrq.Seen]) -> list[str]:
@@ -189,9 +189,9 @@ def test_an_absent_queue_is_an_error_at_first(client: walrq.Client) -> None:
 def test_the_command_follows_into_a_pipe(node: Node, client: walrq.Client) -> None:
     """As `tail -f | grep` does: each line at once."""
     client.push_batch("piped", [b"one", b"two"])
-    command = [sys.executable, "-m", "walrq", "tail", "piped", "-n", "1", "-f", "--json", "--interval", "20ms"]
+    command = ["tail", "piped", "-n", "1", "-f", "--json", "--interval", "20ms", "--server", node.url]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen([*command, "--server", node.url], stdout=subprocess.PIPE, env=environment) as following:
+    with Walrq(*command, stdout=subprocess.PIPE, env=environment) as following:
         assert following.stdout is not None
         assert "two" == json.loads(following.stdout.readline())["payload"]
         client.push("piped", b"three")

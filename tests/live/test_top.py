@@ -7,14 +7,14 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import walrq
+from tests.forks import processes
+from tests.forks.nodes import Node
 from tests.live.terminal import ROOT, Terminal
-from walrq.testing.node import Node
 
 ENTER = "\x1b[?1049h\x1b[?25l"
 LEAVE = "\x1b[?25h\x1b[?1049l"
@@ -132,13 +132,9 @@ def test_it_outlives_a_restart_of_the_node(tmp_path: Path) -> None:
 
 def run(node: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The command in a pipe."""
-    return subprocess.run(
-        [sys.executable, "-m", "walrq", "top", *arguments, "--server", node.url],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        timeout=60,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = processes.run("top", *arguments, "--server", node.url, env=environment, timeout=60)
+    return subprocess.CompletedProcess(ran.args, ran.returncode, ran.stdout.decode(), ran.stderr.decode())
 
 
 def test_once_prints_one_table_with_rates(node: Node, client: walrq.Client) -> None:
@@ -155,9 +151,9 @@ def test_once_prints_one_table_with_rates(node: Node, client: walrq.Client) -> N
 def test_json_is_one_object_for_each_look(node: Node, client: walrq.Client) -> None:
     """The first has no rates, those after it have."""
     client.push("json", b"x")
-    command = [sys.executable, "-m", "walrq", "top", "--json", *FAST, "--prefix", "json", "--server", node.url]
+    command = ["top", "--json", *FAST, "--prefix", "json", "--server", node.url]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as watching:
+    with processes.Walrq(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as watching:
         assert watching.stdout is not None
         assert watching.stderr is not None
         first, second = (json.loads(watching.stdout.readline()) for _ in range(2))

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,9 @@ from typing import Any
 import pytest
 
 import walrq
+from tests.forks.nodes import Node
+from tests.forks.processes import Walrq
 from tests.worker.running import until
-from walrq.testing.node import Node
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SECONDS_MAX = 180
@@ -91,8 +91,8 @@ class Site:
             "STOP_TIMEOUT": str(self.stop_timeout),
         }
         with (self.folder / "log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "walrq", "worker", "app:worker", *flags],
+            process = Walrq(
+                *("worker", "app:worker", *flags),
                 cwd=self.folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,

@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import IO, Any, Final
 
 READY_S_MAX: Final = 60.0
 STOP_S_MAX: Final = 60.0
@@ -71,13 +71,7 @@ class Node:
         assert self._process is None or self._process.poll() is not None, "it still runs"
         self._close_output()
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self.command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=self._environment,
-            )
+            self._process = self._begin(self._environment, log)
         self.lives += 1
 
     def wait_ready(self, seconds: float = READY_S_MAX) -> None:
@@ -207,6 +201,12 @@ class Node:
         trace: TracebackType | None,
     ) -> None:
         self.kill()
+
+    def _begin(self, environment: Mapping[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+        """Start `command`; a suite that starts many nodes may have a quicker way."""
+        return subprocess.Popen(
+            self.command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=environment
+        )
 
     def _end_of(self, process: subprocess.Popen[bytes]) -> int:
         return process.wait(STOP_S_MAX)
