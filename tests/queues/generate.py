@@ -84,7 +84,10 @@ class Known:
         """Remember what an answer told."""
         if isinstance(result, effects.Granted):
             for run in result.runs:
-                self.receipts.append((run.queue, run.uid, run.lease, run.count))
+                if run.lease:
+                    self.receipts.append((run.queue, run.uid, run.lease, run.count))
+                if run.task:
+                    self.receipts.append((run.queue, ids.TASKS_UID, run.task, run.count))
         elif isinstance(result, api.Pushed) and isinstance(tagged.command, c.Push):
             self.ids += [(tagged.command.queue, result.first_id + k) for k in range(result.count)]
         elif isinstance(result, api.SessionOpened):
@@ -119,25 +122,35 @@ def push(draw: Draw, known: Known) -> c.Command:
         deliver_at_ms=deliver_at_ms,
         ttl_ms=draw.integer(1, 200) if draw.chance(8) else None,
         max_attempts=draw.integer(1, 2) if draw.chance(10) else None,
+        counted=draw.chance(25),
     )
 
 
 def lease(draw: Draw, known: Known) -> c.Command:
-    """A poll of one queue, sometimes of several."""
+    """A poll of one queue, sometimes of several; sometimes numbered, or passing messages on."""
     queues = tuple(draw.pick(NAMES) for _ in range(1 if draw.chance(75) else 3))
+    numbered = draw.chance(25)
+    into = None
+    if not numbered and draw.chance(8):
+        # Into its own queue one at a time: which message is next depends on where the one before went.
+        into = draw.pick(NAMES)
+        if into in queues:
+            return c.Lease(queues, 1, None, known.stamp.lease_ms, into=into)
     return c.Lease(
         queues=queues,
         max_messages=draw.pick((1, 2, 3, 5, 10)),
         visibility_ms=None if draw.chance(10) else draw.pick((1, 10, 30, 100, 1_000)),
         arrived_ms=max(0, known.stamp.lease_ms - draw.integer(-1, 20)),
         worker=draw.pick((None, "w1", "w2")),
+        numbered=numbered,
+        into=into,
     )
 
 
 def target(draw: Draw, known: Known) -> tuple[str, c.Target]:
     """A receipt: mostly one that was given, whole or in part; sometimes stale, wrong or invented."""
     if not known.receipts or draw.chance(4):
-        uid = ids.make_uid(ids.shard_of("a"), draw.integer(0, 3))
+        uid = ids.TASKS_UID if draw.chance(50) else ids.make_uid(ids.shard_of("a"), draw.integer(0, 3))
         return draw.pick(QUEUES), c.Target(uid, draw.integer(0, 40), None)
     recent = known.receipts[-6:] if draw.chance(80) else known.receipts
     queue, uid, number, count = draw.pick(recent)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from walrq import api
+from walrq.ids import TASKS_UID
 from walrq.queues import commands as c
 from walrq.queues import effects
 
@@ -49,6 +50,7 @@ class Ledger:
     ids: set[int] = attrs.field(factory=set)
     holders: dict[int, Holding] = attrs.field(factory=dict)
     leases: dict[tuple[int, int], list[int]] = attrs.field(factory=dict)
+    tasks: dict[int, tuple[int, int]] = attrs.field(factory=dict)
     deliveries: dict[int, int] = attrs.field(factory=dict)
     fences: dict[int, tuple[int, int]] = attrs.field(factory=dict)
     acked: set[int] = attrs.field(factory=set)
@@ -89,7 +91,9 @@ class Ledger:
         key = (tagged.session, tagged.sequence)
         before = self.answers.get(key)
         if before is None:
-            if not (isinstance(result, effects.Granted) and not result.runs):
+            if isinstance(result, effects.Granted) and result.runs and not result.runs[0].lease:
+                self.answers[key] = api.Failed(70, "moved on")
+            elif not (isinstance(result, effects.Granted) and not result.runs):
                 self.answers[key] = result
             return False
         if isinstance(before, effects.Granted):
@@ -120,9 +124,12 @@ class Ledger:
         match tagged.command, result:
             case c.Push() as command, api.Pushed():
                 self._pushed(command, result)
-            case c.Lease(), effects.Granted():
+            case c.Lease() as command, effects.Granted():
                 for run in result.runs:
-                    self._granted(run, (index, ordinal), result.visibility_ms)
+                    if command.into is None:
+                        self._granted(run, (index, ordinal), result.visibility_ms)
+                    else:
+                        self._passed_on(run)
             case c.Settle() as command, api.Settled():
                 self._settled(command, result)
             case c.Touch() as command, api.Touched():
@@ -179,11 +186,22 @@ class Ledger:
         if command.max_attempts is not None:
             self.deliveries_max = max(self.deliveries_max, command.max_attempts)
 
+    def _passed_on(self, run: effects.Grant) -> None:
+        for offset in range(run.count):
+            self._free_of_holder(run.first_id + offset, "passed on")
+        # As for a move.
+        self.out_of_line |= self.ids | self.may_appear
+
     def _granted(self, run: effects.Grant, fence: tuple[int, int], visibility_ms: int) -> None:
         promise("ReceiptsRise", run.fence == fence, run.fence, fence)
         promise("ReceiptsRise", (run.uid, run.lease) not in self.leases, "lease number given before", run)
         promise("Bound", run.attempts < self.deliveries_max, run)
         self.leases[run.uid, run.lease] = [run.first_id + k for k in range(run.count)]
+        if run.task:
+            promise(
+                "ReceiptsRise", run.task == len(self.tasks) + 1 and run.count == 1, "task numbers count leases", run
+            )
+            self.tasks[run.task] = (run.uid, run.lease)
         for offset in range(run.count):
             identifier = run.first_id + offset
             promise("SettledIsFinal", identifier not in self.acked, "acked and delivered again", identifier)
@@ -224,8 +242,15 @@ class Ledger:
             self.stamp,
         )
 
+    def _real(self, target: c.Target) -> c.Target:
+        """The lease behind a task number."""
+        if target.uid != TASKS_UID:
+            return target
+        return c.Target(*self.tasks.get(target.lease, (0, 0)), target.ranges)
+
     def _named(self, target: c.Target) -> list[int]:
         """Ids a target names: by its ranges, else all that still runs under it."""
+        target = self._real(target)
         identifiers = self.leases.get((target.uid, target.lease), [])
         if target.ranges is not None:
             return [identifiers[k] for first, last in target.ranges for k in range(first, last + 1)]
@@ -239,6 +264,7 @@ class Ledger:
 
     def _accepted(self, queue: str, target: c.Target) -> list[int]:
         """AckFenced and AckBeforeDeadline, for a target the machine said yes to."""
+        target = self._real(target)
         identifiers = self._named(target)
         promise("AckFenced", bool(identifiers), "accepted, but nothing is held", target)
         for identifier in identifiers:

@@ -50,7 +50,7 @@ def normal(result: effects.Result) -> Any:
             queue=run.queue,
             uid=run.uid,
             lease=run.lease,
-            offset=offset,
+            offset=offset if run.lease else 0,
             body=(run.index, run.ordinal, run.first + offset),
             id=run.first_id + offset,
             delivery=run.delivery,
@@ -59,6 +59,7 @@ def normal(result: effects.Result) -> Any:
             priority=run.priority,
             pushed_ms=run.pushed_ms,
             group=run.group,
+            task=run.task,
         )
         for run in result.runs
         for offset in range(run.count)
@@ -113,6 +114,7 @@ class Alone:
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
         self.machine = Machine(bounds)
+        self.machine.version = c.VERSION_MAX
         self.ledger = Ledger()
         self.known = generate.Known()
         self.stamp = START
@@ -187,6 +189,7 @@ class Pair:
     def __init__(self, bounds: Bounds | None = None) -> None:
         self.bounds = bounds or Bounds()
         self.machine = Machine(self.bounds)
+        self.machine.version = c.VERSION_MAX
         self.model = Model(self.bounds.session_window_max)
         self.ledger = Ledger()
         self.known = generate.Known()

@@ -47,8 +47,17 @@ rows = st.builds(
 found = st.none() | st.builds(c.FarFound, small, st.lists(st.builds(Found, small, small, rows), max_size=2).map(tuple))
 cuts = st.lists(st.builds(Cut, small, small, small, st.binary(max_size=9), st.binary(max_size=9)), max_size=2)
 EVERY: dict[type, st.SearchStrategy[typing.Any]] = {
-    c.Push: st.builds(c.Push, text, bodies, small, maybe, maybe, maybe, maybe),
-    c.Lease: st.builds(c.Lease, st.lists(text, max_size=3).map(tuple), small, maybe, small, st.none() | text),
+    c.Push: st.builds(c.Push, text, bodies, small, maybe, maybe, maybe, maybe, st.booleans()),
+    c.Lease: st.builds(
+        c.Lease,
+        st.lists(text, max_size=3).map(tuple),
+        small,
+        maybe,
+        small,
+        st.none() | text,
+        st.booleans(),
+        st.none() | text,
+    ),
     c.Settle: st.builds(
         c.Settle, text, st.sampled_from(api.SettleKind), targets, maybe, st.none() | text, st.none() | text
     ),

@@ -36,7 +36,7 @@ NO_DLQ: Final = "none"
 
 @attrs.frozen
 class Lent:
-    """One message of a lease's answer."""
+    """One message of a lease's answer; with `lease` 0 it moved on instead."""
 
     queue: str
     uid: int
@@ -50,6 +50,7 @@ class Lent:
     priority: int
     pushed_ms: int
     group: str | None
+    task: int = 0
 
 
 @attrs.frozen
@@ -138,6 +139,9 @@ class Model:
         self.incarnations: dict[int, int] = {}
         self.cluster = ""
         self.secret = b""
+        # Numbered leases and counted delayed messages so far.
+        self.tasks_given = 0
+        self.delayed_taken = 0
         self.session_window_max = session_window_max
         self.last_stamp = c.Stamp(0, 0)
         self._index = 0
@@ -232,7 +236,10 @@ class Model:
             result = self._forget(session, tagged.command.request)
         else:
             result = self._execute(tagged.command)
-        if not (isinstance(result, Granted) and not result.messages):
+        if isinstance(result, Granted) and result.messages and not result.messages[0].lease:
+            # Payloads are not remembered, and no lease names them.
+            session.results[tagged.sequence] = api.Failed(int(Code.OUTCOME_UNKNOWN), "moved on")
+        elif not (isinstance(result, Granted) and not result.messages):
             session.results[tagged.sequence] = result
         return result
 
@@ -276,12 +283,22 @@ class Model:
 
     def _release_all(self, uid: int, lease: int) -> None:
         """Give what is left of a running lease back, free."""
+        if uid == ids.TASKS_UID:
+            uid, lease = self._task(lease) or (uid, lease)
         for queue in self.queues.values():
             if queue.uid == uid:
                 for message in self._outstanding(uid, lease):
                     if message.deadline_ms > self._lease_ms:
                         self._come_back(queue, message)
                 queue.forget_lease(lease)
+
+    def _task(self, number: int) -> tuple[int, int] | None:
+        """(uid, lease number) of the leased message that has this task number."""
+        for queue in self.queues.values():
+            for message in queue.messages.values():
+                if message.state == LEASED and message.task == number:
+                    return queue.uid, message.lease
+        return None
 
     def _open_session(self, command: c.OpenSession) -> Result:
         number = self._index << 16 | self._ordinal
@@ -531,9 +548,15 @@ class Model:
                 due_ms=due_ms,
             )
             queue.place(queue.messages[sequence].lane)
+        number = 0
+        if command.counted and command.delay_ms is not None:
+            self.delayed_taken += count
+            number = self.delayed_taken
+        elif command.counted:
+            number = len(queue.those(READY))
         if duplicates:
-            return api.Pushed(fresh_id, count, tuple(answers), tuple(duplicates))
-        return api.Pushed(fresh_id, count)
+            return api.Pushed(fresh_id, count, tuple(answers), tuple(duplicates), number)
+        return api.Pushed(fresh_id, count, None, (), number)
 
     def _make_room(self, queue: Queue, count: int, size: int) -> None:
         """Check the length limits for `count` more messages of `size` bytes; drop the oldest if allowed."""
@@ -565,24 +588,31 @@ class Model:
             queue = self.queues.get(name)
             if queue is None or queue.settings["paused"]:
                 continue
+            if command.into is not None:
+                passed = self._pass_on(queue, command.into, command.max_messages)
+                if passed:
+                    return Granted(tuple(passed), parked_ms, 0)
+                continue
             room = command.max_messages
             if queue.settings["max_in_flight"] is not None:
                 room = min(room, queue.settings["max_in_flight"] - len(queue.those(LEASED)))
             visibility_ms = command.visibility_ms
             if visibility_ms is None:
                 visibility_ms = queue.settings["visibility_ms"]
-            lent = self._lend(queue, room, visibility_ms, command.worker)
+            lent = self._lend(queue, room, visibility_ms, command.worker, command.numbered)
             if lent:
                 return Granted(tuple(lent), parked_ms, visibility_ms)
         return Granted((), parked_ms, 0)
 
-    def _lend(self, queue: Queue, room: int, visibility_ms: int, worker: str | None) -> list[Lent]:
+    def _lend(
+        self, queue: Queue, room: int, visibility_ms: int, worker: str | None, numbered: bool = False
+    ) -> list[Lent]:
         lent: list[Lent] = []
         cuts = set(itertools.accumulate(self._runs.get(self._ordinal, ()), initial=0))
         before: Message | None = None
         while len(lent) < room and (message := queue.next_turn()) is not None:
             message.delivery += 1
-            legal = before is not None and _continues(before, message)
+            legal = before is not None and _continues(before, message) and not numbered
             if self._ordinal in self._runs and not legal and len(lent) not in cuts:
                 raise IllegalRun(f"{message} cannot share a receipt with {before}")
             if not legal or len(lent) in cuts:
@@ -594,6 +624,10 @@ class Model:
             queue.lease_counts[message.lease] += 1
             message.deadline_ms = self._lease_ms + visibility_ms
             message.worker = worker
+            message.task = 0
+            if numbered:
+                self.tasks_given += 1
+                message.task = self.tasks_given
             queue.end_turn(message.lane)
             lent.append(
                 Lent(
@@ -609,9 +643,36 @@ class Model:
                     priority=message.priority,
                     pushed_ms=message.pushed_ms,
                     group=message.group,
+                    task=message.task,
                 )
             )
             before = message
+        return lent
+
+    def _pass_on(self, source: Queue, into: str, room: int) -> list[Lent]:
+        """Move what would be leased behind the messages of another queue, and tell it like a lease without number."""
+        taken = list(itertools.islice(self._turns_without_leasing(source), room))
+        if not taken:
+            return []
+        self._check_room(source, self.queues.get(into), taken)
+        lent = [
+            Lent(
+                queue=source.name,
+                uid=source.uid,
+                lease=0,
+                offset=0,
+                body=message.body,
+                id=message.id,
+                delivery=message.delivery,
+                attempts=message.attempts,
+                fence=(self._index, self._ordinal),
+                priority=message.priority,
+                pushed_ms=message.pushed_ms,
+                group=message.group,
+            )
+            for message in taken
+        ]
+        self._move_all(source, self._queue_or_new(into), taken)
         return lent
 
     # --- receipts -------------------------------------------------------------------------------------------
@@ -621,6 +682,9 @@ class Model:
         Raises:
             _Refused: RECEIPT_EXPIRED or INVALID_ARGUMENT; then nothing of the item may change.
         """
+        if target.uid == ids.TASKS_UID:
+            uid, lease = self._task(target.lease) or (0, 0)
+            target = c.Target(uid, lease, target.ranges)
         if target.uid != queue.uid or target.lease not in queue.lease_counts:
             raise _Refused(Code.RECEIPT_EXPIRED)
         running = {m.offset: m for m in self._outstanding(queue.uid, target.lease) if m.deadline_ms > self._lease_ms}
@@ -646,9 +710,11 @@ class Model:
                 codes.append(refusal.failed.code)
                 continue
             codes.append(0)
+            leases = {message.lease for message in named}
             for message in named:
                 self._give_back(queue, message, command)
-            queue.forget_lease(target.lease)
+            for lease in leases:
+                queue.forget_lease(lease)
         return api.Settled(tuple(codes))
 
     def _give_back(self, queue: Queue, message: Message, command: c.Settle) -> None:
@@ -768,21 +834,26 @@ class Model:
         known = self.queues.get(command.target)
         turns = self._turns_without_leasing(source)
         taken = list(itertools.islice(turns, command.limit))
-        settings = DEFAULTS if known is None else known.settings
-        messages, used = (0, 0) if known is None else known.lengths()
-        max_length, max_bytes = settings["max_length"], settings["max_bytes"]
+        self._check_room(source, known, taken)
+        self._move_all(source, self._queue_or_new(command.target), taken)
+        return api.Moved(len(taken), bool(source.rings) and source.next_turn() is not None)
+
+    def _check_room(self, source: Queue, target: Queue | None, taken: Sequence[Message]) -> None:
+        if target is None or target is source or not taken:
+            return
+        messages, used = target.lengths()
+        max_length, max_bytes = target.settings["max_length"], target.settings["max_bytes"]
         size = sum(m.bytes for m in taken)
-        if taken and (
-            (max_length is not None and messages + len(taken) > max_length)
-            or (max_bytes is not None and used + size > max_bytes)
+        if (max_length is not None and messages + len(taken) > max_length) or (
+            max_bytes is not None and used + size > max_bytes
         ):
             raise _Refused(Code.QUEUE_FULL, "the target is full")
-        target = self._queue_or_new(command.target)
+
+    def _move_all(self, source: Queue, target: Queue, taken: Sequence[Message]) -> None:
         for message in taken:
             source.end_turn(message.lane)
             self._without_story(message)
             self._transfer(source, message, target, moved_on=True)
-        return api.Moved(len(taken), bool(source.rings) and source.next_turn() is not None)
 
     def _turns_without_leasing(self, queue: Queue) -> Iterator[Message]:
         """The messages polls would take one after the other, from a copy of the queue's lines and turns."""

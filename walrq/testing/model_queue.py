@@ -63,6 +63,8 @@ class Message:
     delivery: int = 0
     attempts: int = 0
     lease: int = 0
+    # The number of a numbered lease, 0 = it has none.
+    task: int = 0
     offset: int = 0
     deadline_ms: int = 0
     worker: str | None = None
