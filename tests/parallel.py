@@ -16,16 +16,17 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 TOGETHER: Final = ("tests/docs/", "tests/e2e/")
-# The longest first.
+# The dearest first, as `pytest -p tests.expense` measures them.
 FIRST: Final = (
     "tests/e2e/",
+    "tests/simulator/test_seeds.py",
     "tests/docs/",
     "tests/spec/test_tlc.py",
-    "tests/cli/test_mistakes.py",
-    "tests/cli/test_examples.py",
-    "tests/cli/test_messages.py",
-    "tests/cli/test_nothing_found.py",
     "tests/test_packaging.py",
+    "tests/storage/test_crash_enumeration.py",
+    "tests/replica/test_crash_enumeration.py",
+    "tests/simulator/test_few_seeds.py",
+    "tests/storage/test_install.py",
 )
 
 
