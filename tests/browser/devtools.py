@@ -63,7 +63,7 @@ class Tab:
 
     async def until(self, code: str) -> Any:
         """The value of an expression, once it is true."""
-        while not (found := await self.run(code)):
+        while not (found := await self.run(code)):  # noqa: ASYNC110 - a page rings no bell
             await trio.sleep(_LOOK_S)
         return found
 
@@ -88,7 +88,7 @@ class Tab:
     async def picture(self, path: Path, *, whole: bool = False) -> None:
         """A screenshot."""
         found = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(found["data"]))
+        await trio.Path(path).write_bytes(base64.b64decode(found["data"]))
 
 
 @asynccontextmanager
@@ -117,7 +117,7 @@ async def browser() -> AsyncIterator[Tab]:
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
         try:
-            url = await _tab_of(profile / "DevToolsActivePort")
+            url = await _tab_of(trio.Path(profile / "DevToolsActivePort"))
             async with open_websocket_url(url, max_message_size=_MESSAGE_BYTES_MAX) as socket:
                 tab = Tab(socket)
                 async with trio.open_nursery() as nursery:
@@ -132,11 +132,14 @@ async def browser() -> AsyncIterator[Tab]:
                 await process.wait()
 
 
-async def _tab_of(file: Path) -> str:
+async def _tab_of(file: trio.Path) -> str:
     """Where the browser's first tab listens, once it says so."""
-    while not (file.exists() and file.read_text().strip()):  # noqa: ASYNC110 - a file rings no bell
+    said = ""
+    while not said:
         await trio.sleep(_LOOK_S)
-    port = int(file.read_text().split()[0])
+        if await file.exists():
+            said = (await file.read_text()).strip()
+    port = int(said.split()[0])
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
         while True:
             pages = [each for each in (await client.get("/json/list")).json() if each["type"] == "page"]

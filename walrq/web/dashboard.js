@@ -126,7 +126,7 @@ function makeRow(queue) {
   const tags = element("span");
   const cells = Object.fromEntries(COLUMNS.map(([key, label]) => [key, element("td", { class: "number", "data-label": label })]));
   const line = sparkline(`ready in ${queue.name}, last minute`);
-  const row = element("tr", {}, element("td", {}, name, tags), ...Object.values(cells), element("td", {}, line));
+  const row = element("tr", {}, element("td", {}, element("div", { class: "name-cell" }, name, tags)), ...Object.values(cells), element("td", {}, line));
   return { row, tags, cells, line, history: [], past: null, queue };
 }
 

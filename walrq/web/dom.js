@@ -38,12 +38,14 @@ export function sparkline(label) {
   return svg;
 }
 
-/** Draw `values`, oldest first, into a sparkline with room for `count` of them. */
+/** Draw `values`, oldest first, into a sparkline with room for `count` of them; what stays the same is a level line. */
 export function draw(svg, values, count) {
-  const most = Math.max(1, ...values);
+  const low = Math.min(...values);
+  const span = Math.max(...values) - low;
   const step = 100 / (count - 1);
   const start = 100 - (values.length - 1) * step;
-  const points = values.map((value, at) => `${(start + at * step).toFixed(1)},${(22 - (value / most) * 20).toFixed(1)}`);
+  const height = (value) => (span ? 21 - ((value - low) / span) * 18 : 12);
+  const points = values.map((value, at) => `${(start + at * step).toFixed(1)},${height(value).toFixed(1)}`);
   const [area, line] = svg.children;
   line.setAttribute("points", points.join(" "));
   area.setAttribute("points", values.length > 1 ? `${start.toFixed(1)},24 ${points.join(" ")} 100,24` : "");

@@ -163,7 +163,7 @@ function history(message) {
     const what = [moment(each.at_ms), each.reason, each.worker && `by ${each.worker}`, each.error_type, each.error_text];
     return element("li", { text: what.filter(Boolean).join(" · ") });
   });
-  return element("details", {}, element("summary", { text: `${count(lines.length)} attempts remembered` }), element("ul", {}, ...lines));
+  return element("details", {}, element("summary", { text: lines.length === 1 ? "1 attempt remembered" : `${count(lines.length)} attempts remembered` }), element("ul", {}, ...lines));
 }
 
 function showMessage(message) {
@@ -261,8 +261,8 @@ async function settle(op, where) {
     if (!found.count) return notify("No dead message matches.");
     const listed = where?.ids ? shown.page.filter((each) => where.ids.includes(each.id)).map(line) : shown.page.map(line);
     const text = redrives
-      ? `${number} dead messages (${words(where)}) go back behind the waiting work, attempts at 0.`
-      : `${number} dead messages (${words(where)}) are removed for good. This cannot be undone.`;
+      ? `Dead messages to requeue: ${number} (${words(where)}). They go back behind the waiting work, attempts at 0.`
+      : `Dead messages to remove: ${number} (${words(where)}). This cannot be undone.`;
     const title = redrives ? `Requeue in ${queue}?` : `Purge dead letters of ${queue}?`;
     if (!(await confirmed(title, text, listed, redrives ? `Requeue ${number}` : `Purge ${number}`, !redrives))) return;
     let done = 0;
@@ -271,11 +271,11 @@ async function settle(op, where) {
         const moved = await request("redrive", { queue, where, limit: STEP });
         done += moved.count;
         more = moved.more && moved.count > 0;
-        notify(`${count(done)} messages requeued${more ? " so far …" : "."}`);
+        notify(`Requeued: ${count(done)}${more ? " so far …" : ""}`);
       }
     } else {
       done = (await request("purge_dead", { queue, where })).count;
-      notify(`${count(done)} dead messages removed.`);
+      notify(`Removed: ${count(done)}`);
     }
     shown.after = 0;
     await load();
