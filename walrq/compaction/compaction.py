@@ -70,8 +70,16 @@ class Compaction:
         is_swapping: the next step changes the log: nobody may put another node's snapshot in place beside it.
     """
 
-    def __init__(self, storage: Storage, through: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        through: Callable[[], int],
+        *,
+        slice_bytes: int = SLICE_BYTES,
+        slice_records: int = SLICE_RECORDS,
+    ) -> None:
         """`through`: entries up to here are needed by nobody else, who reads the log as a log."""
+        self._slice = slice_bytes, slice_records
         self._storage = storage
         self._through = through
         self._liveness = Liveness()
@@ -79,6 +87,7 @@ class Compaction:
         # (snapshot, through) of the last pass, whole or given up.
         self._passed = (0, 0)
         self._known: dict[int, _Known] = {}
+        self._rewriter: Rewriter | None = None
         self._stands = _Stands()
         self.is_swapping = False
         self.counts = Counts()
@@ -126,6 +135,7 @@ class Compaction:
         work, self._work = self._work, None
         if work is not None:
             work.close()
+        self._end_rewrite()
 
     # --- a pass ---------------------------------------------------------------------------------------------
     def _pass(self) -> Generator[None, None, None]:
@@ -144,7 +154,6 @@ class Compaction:
             self._passed = state
             return
         finally:
-            self.is_swapping = False
             pages.release()
         if whole:
             self._passed = state
@@ -225,22 +234,25 @@ class Compaction:
             self._give_back(old)
             self.is_swapping = False
             return
-        rewriter = self._storage.begin_rewrite(old, lambda record: _thin(record, marks))
+        self._rewriter = rewriter = self._storage.begin_rewrite(old, lambda record: _thin(record, marks))
         try:
-            yield from self._write(rewriter)
+            while rewriter.step(*self._slice):
+                yield
             self.is_swapping = True
             yield
             done = rewriter.finish()
-            self.is_swapping = False
         except (Reclaimed, CorruptRecord) as error:
             # Given back, mended or held meanwhile, or damaged: looked at again when more of it is dead.
             _logger.info("rewrite_given_up first=%d last=%d: %s", first, last, error.text)
+            self._end_rewrite()
             self.counts.given_up += 1
             self._leave(old, candidates, is_stuck=isinstance(error, CorruptRecord))
             return
-        finally:
-            self.is_swapping = False
-            rewriter.abort()
+        except DiskFull:
+            self._end_rewrite()
+            raise
+        self._rewriter = None
+        self.is_swapping = False
         self.counts.rewrites += 1
         made = next((each for each in self._storage.segments_through(last) if each.first_index == first), None)
         if made is not None:
@@ -258,10 +270,12 @@ class Compaction:
         for segment, candidate in zip(old, candidates, strict=True):
             self._known[segment.incarnation] = _Known(candidate.live_bytes, is_stuck=is_stuck)
 
-    @staticmethod
-    def _write(rewriter: Rewriter) -> Generator[None, None, None]:
-        while rewriter.step(SLICE_BYTES, SLICE_RECORDS):
-            yield
+    def _end_rewrite(self) -> None:
+        """What was being written is removed. StorageError."""
+        self.is_swapping = False
+        rewriter, self._rewriter = self._rewriter, None
+        if rewriter is not None:
+            rewriter.abort()
 
     # --- what there is --------------------------------------------------------------------------------------
     def usage(self) -> Usage:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
-from walrq.errors import CorruptRecord
+from walrq.errors import CorruptRecord, Reclaimed
 from walrq.sparse.writing import SparseWriter, translated
 from walrq.storage import identity
 from walrq.storage.disk import Disk
@@ -99,7 +99,7 @@ class Rewriter:
         size = 0
         with translated(_WHAT):
             for _ in range(records_max):
-                index, record = next(self._records, (0, None))
+                index, record = self._next()
                 if not index:
                     return False
                 if record is None:
@@ -113,6 +113,15 @@ class Rewriter:
                 self._writer.sync()
                 self._synced_bytes = self._writer.bytes
         return True
+
+    def _next(self) -> tuple[int, Record | None]:
+        """The next record; index 0: there is none."""
+        try:
+            return next(self._records, (0, None))
+        except (CorruptRecord, OSError) as error:
+            if any(segment.retired for segment in self._old):
+                raise Reclaimed("a segment that is written anew was given back") from error
+            raise
 
     def _take(self, record: Record) -> None:
         body = self._thin(record)
