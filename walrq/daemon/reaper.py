@@ -20,6 +20,7 @@ from walrq.daemon.broker import Broker
 from walrq.daemon.clock import Clock
 from walrq.daemon.driver import Driver
 from walrq.limits import SESSION_IDLE_MS
+from walrq.queues.clocks import Reading
 from walrq.queues.commands import Tagged
 from walrq.replica import Replica
 from walrq.tiers.timers import PageLost
@@ -94,7 +95,7 @@ class Fetcher:
         # As for the reaper.
         self._sleeping_until: float | None = None
         self._waiting_beyond: int | None = None
-        self._lost: str = ""
+        self._lost = ""
         driver.on_turn.append(self._on_turn)
 
     def _on_turn(self) -> None:
@@ -120,6 +121,7 @@ class Fetcher:
                     self._tell(error)
                     await trio.sleep(LOST_S)
                     continue
+                self._lost = ""
                 if self._replica.accepts:
                     self._waiting_beyond = self._replica.last_index
                     self._replica.propose(Tagged(work.command()))
@@ -132,6 +134,10 @@ class Fetcher:
             with trio.move_on_at(math.inf if deadline_ms is None else self._clock.deadline(deadline_ms)):
                 await self._wake.wait()
             self._sleeping_until = None
+
+    def next_ms(self, reading: Reading) -> int | None:
+        """Monotonic ms at which there is something to fetch; None when there is not, or it cannot be read."""
+        return None if self._lost else self._replica.far_deadline(reading)
 
     def _tell(self, error: PageLost) -> None:
         text = f"page {error.number} of delayed messages cannot be read: {error}"

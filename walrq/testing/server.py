@@ -349,6 +349,10 @@ class Server:
         reading = node.clock.read()
         now_ms = reading.monotonic_ms
         replica_ms = node.replica.next_deadline(reading)
+        far_ms = node.fetcher.next_ms(reading)
+        if far_ms is not None and far_ms <= now_ms:
+            # It is being fetched: a thread reads, or what it read is on its way into the log.
+            return None
         activity = [id(life), sum(q.pushed + q.delivered + q.acked for q in node.replica.machine.queues.values())]
         if replica_ms is not None and replica_ms <= now_ms + 1:
             # Readers whose polls have just ended ask again before there is something for them.
@@ -360,7 +364,7 @@ class Server:
             return Settled(trio.current_time() + left_s, tuple(activity))
         # Everything else that sleeps here (time-outs of connections, an idle log's last sync) may as well wake at the
         # next such moment; but not so late that sessions of the living would end.
-        first_ms = now_ms + _STRIDE_MS
+        first_ms = now_ms + _STRIDE_MS if far_ms is None else min(now_ms + _STRIDE_MS, far_ms)
         if replica_ms is not None:
             first_ms = min(first_ms, replica_ms)
             if polls_ms is not None and polls_ms < replica_ms - 1:
