@@ -115,7 +115,8 @@ def _evict(m: Machine, queue: Queue, above: int) -> bool:
         if priority >= above:
             return False
         batch = queue.newest_untouched(priority)
-        if batch is not None:
+        border = queue.border(priority) if queue.cold else None
+        if batch is not None and (border is None or batch.seq <= border):
             _add(m, queue, priority, batch, remove=queue.remove_fresh)
             return True
     return False
@@ -206,6 +207,7 @@ def hydrate(m: Machine, command: commands.Hydrate) -> api.Done:
     cold = queue.cold.get(command.lane) if queue is not None else None
     if queue is None or cold is None:
         return api.Done(0)
+    queue.mark(HEADER_PAGE)
     if command.picked is not None:
         back = _pick(m, queue, command, cold)
     else:
@@ -237,7 +239,6 @@ def _next_stretch(m: Machine, queue: Queue, command: commands.Hydrate, cold: Col
             cold.tail, cold.tail_rows = Stretch(TAIL), []
         else:
             cold.front, cold.front_rows = Stretch(FRONT), []
-    queue.mark(HEADER_PAGE)
     back = 0
     pages = set()
     for row in rows:
@@ -267,9 +268,8 @@ def _pick(m: Machine, queue: Queue, command: commands.Hydrate, cold: Cold) -> in
             stretch.soonest = command.soonest
     else:
         stretch = cold.tail if command.stretch == TAIL else cold.front
-        rows = _out_of(cold, stretch, wanted)
         queue.mark(cold_page(lane, stretch.number))
-    queue.mark(HEADER_PAGE)
+        rows = _out_of(cold, stretch, wanted)
     back = 0
     for row in rows:
         before = cold.messages, cold.bytes
@@ -361,7 +361,7 @@ def _thaw(m: Machine, queue: Queue, cold: Cold, row: Sequence[Any], *, in_turn: 
     runs = list(batch.pieces.values()) if batch.pieces else []
     batch.pieces = None
     batch.live = batch.count
-    if batch.fresh and not in_turn:
+    if batch.fresh and not (in_turn and queue.comes_last(batch)):
         batch.fresh = False
         delivery = 0 if origin is None else origin.delivery
         runs = [Run(batch, 0, batch.count - 1, batch.seq, delivery, 0, None)]
@@ -400,6 +400,8 @@ def _unblock(blocks: dict[int, int], block: int) -> None:
 def forget(m: Machine, queue: Queue) -> int:
     """Drop everything cold of a queue (purge, delete). Returns how many messages."""
     number = sum(cold.messages for cold in queue.cold.values())
+    if number:
+        queue.mark(HEADER_PAGE)
     for lane, cold in list(queue.cold.items()):
         for block, batches in cold.blocks.items():
             for _ in range(batches):

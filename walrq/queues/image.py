@@ -413,6 +413,14 @@ def full_pages(m: Machine) -> dict[bytes, bytes]:
     return dict(sorted(pages.items()))
 
 
+def sealed_pages(m: Machine) -> dict[bytes, bytes]:
+    """Pages that are in memory as long as no durable snapshot is known to hold them."""
+    pages = {page_key(number): body for number, body in m.far.unsaved.items()}
+    for uid, lane, number in m.cold_unsaved:
+        pages[stretch_key(uid, lane, number)] = m.by_uid[uid].cold[lane].unsaved[number]
+    return pages
+
+
 # --- decoding -----------------------------------------------------------------------------------------------
 def _open_result(raw: Any) -> Any:
     kind = _RESULTS[raw[0]]

@@ -324,6 +324,11 @@ class Queue:
         level.ready += number
         level.fresh.append(batch)
 
+    def comes_last(self, batch: Batch) -> bool:
+        """Whether a batch may stand behind all fresh ones of its level."""
+        level = self.levels.get(batch.priority)
+        return level is None or not level.fresh or level.fresh[-1].seq < batch.seq
+
     def newest_untouched(self, priority: int) -> Batch | None:
         """The newest batch of a priority if no message of it was ever touched."""
         fresh = self.levels[priority].fresh
@@ -337,6 +342,7 @@ class Queue:
 
     def remove_fresh(self, batch: Batch) -> None:
         """Take the newest batch of its priority, untouched, out of the queue."""
+        self.mark(batch.seq >> PAGE_SHIFT)
         level = self.levels[batch.priority]
         assert level.fresh[-1] is batch
         level.fresh.pop()
@@ -472,6 +478,14 @@ class Queue:
         if grouped is None or priority not in grouped.mixed:
             return cold.floor if cold is not None else None
         return min(cold.floor, grouped.floor) if cold is not None else grouped.floor
+
+    def is_dry(self, lane: int) -> bool:
+        """Whether what comes next of a lane is cold, if anything of it is; of groups: all that are hot wait."""
+        if lane == GROUPED:
+            return all(each is None for turns in self.rotation.values() for each in turns)
+        level = self.levels[lane]
+        fresh = next((batch for batch in level.fresh if batch.fresh), None)
+        return self._is_dry(lane, fresh, head_of(level.returned))
 
     def release_held(self) -> None:
         """The border of groups has moved: those whose head it lies behind now take part, in order of their heads."""

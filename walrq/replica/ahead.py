@@ -175,16 +175,19 @@ def _wishes(machine: Machine, queue: Queue) -> Iterator[tuple[Wanted, Stretch, b
         cold = queue.cold[lane]
         target = _target(machine, queue, lane)
         ready = hot_ready(queue, lane)
-        if ready < max(1, target // 2) or _is_blocked(queue, lane):
+        is_dry = queue.is_dry(lane)
+        if lane == GROUPED and is_dry and not queue.held and ready >= target:
+            # All groups that were found wait for their own consumers: that is as far as is looked.
+            is_dry = False
+        if is_dry or ready < max(1, target // 2):
             for stretch in _stretches(cold):
-                is_dry = not ready or (lane == GROUPED and _is_blocked(queue, lane))
                 if ready >= target and not is_dry:
                     break
                 number = stretch.number if stretch.number >= SEALED_FIRST else TAIL
                 yield Wanted(queue.uid, lane, number, cold.unsaved.get(number)), stretch, is_dry
                 ready += stretch.messages
-                if lane == GROUPED and ready >= LOOK_AHEAD * target:
-                    break
+                # What waits beyond the border counts for nothing as long as something before it is cold.
+                is_dry = False
             else:
                 # All of it is on its way, so the next lane may be wanted soon.
                 continue
@@ -200,16 +203,9 @@ def _target(machine: Machine, queue: Queue, lane: int) -> int:
         target = min(target, machine.window.messages // 2)
     if queue.settings.max_hot_messages is not None:
         target = min(target, queue.settings.max_hot_messages)
-    if lane == GROUPED and _is_blocked(queue, lane):
+    if lane == GROUPED and queue.is_dry(lane):
         target *= LOOK_AHEAD
     return max(1, target)
-
-
-def _is_blocked(queue: Queue, lane: int) -> bool:
-    """Whether all groups in the window wait."""
-    if lane != GROUPED or not queue.groups:
-        return False
-    return all(each is None for turns in queue.rotation.values() for each in turns)
 
 
 def _stretches(cold: Cold) -> Iterator[Stretch]:

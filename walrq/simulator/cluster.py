@@ -71,6 +71,8 @@ class Cluster:
         self._network_draw = self.draw("clients")
         policies: tuple[FsyncPolicy, ...] = (*("always",) * 6, ("interval", 100), "never")
         self._fsync: FsyncPolicy = options.fsync if options.fsync is not None else self.draw("fsync").choice(policies)
+        # Messages that the hot window holds, in all queues; None: all. A small one makes most of a seed's messages cold.
+        self.window: int | None = self.draw("window").choice((None, None, 4, 16, 60))
         self.nodes: dict[str, Node] = {}
         self._members = self._first_count = count
         self._core: set[str] = set()
@@ -411,7 +413,7 @@ class Cluster:
         promise("Drains", converged(), "nodes do not come to the same index", self.history.index, stand)
         for node in members():
             assert node.replica is not None
-            self.history.compare(node.name, node.replica, at_once=True)
+            self.history.compare(node.name, node.replica, node.read_page, at_once=True)
             self.history.check_bodies(node.name, node.bodies)
 
 

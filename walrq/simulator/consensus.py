@@ -111,6 +111,14 @@ class Consensus:
             if record.kind == Kind.CONFIGURATION:
                 self._configuration(node, raft, record)
 
+    def entry(self, index: int, term: int) -> Record | None:
+        """What was written there by anybody; None = by nobody."""
+        known = self._entries.get((index, term))
+        if known is None:
+            return None
+        _, kind, body = known
+        return Record(index, term, Kind(kind), body)
+
     def _configuration(self, node: Member, raft: Raft, record: Record) -> None:
         new = set(Configuration.decode(record.body).voters)
         old: set[str] = set()

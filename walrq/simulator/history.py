@@ -12,18 +12,22 @@ from typing import Final, Protocol
 
 from walrq.queues import commands as c
 from walrq.queues import effects
-from walrq.queues.image import full_pages
-from walrq.queues.machine import Machine
+from walrq.queues.horizon import opened, sequence_of
+from walrq.queues.image import full_pages, sealed_pages
+from walrq.queues.lanes import rows_of
+from walrq.queues.machine import Bounds, Machine
 from walrq.raft.core import Raft
 from walrq.raft.entries import Kind
 from walrq.replica import Replica
 from walrq.simulator.clock import MS
 from walrq.simulator.consensus import Consensus, Member
-from walrq.simulator.promises import Ledger, Watch, check_machine, promise
+from walrq.simulator.promises import Ledger, ReadPage, Watch, check_machine, far_rows, promise
 from walrq.storage.record import Record
 from walrq.storage.storage import Storage
 
 IMAGES_KEPT: Final = 12
+# The horizon is near, and what lies beyond it is sealed soon, so that both sides of it are seen in every seed.
+BOUNDS: Final = Bounds(far_horizon_ms=60, far_tail_rows=4, far_page_rows=3)
 
 
 class World(Protocol):
@@ -47,7 +51,7 @@ class History:
     """
 
     def __init__(self, world: World, members: dict[str, Member], check_every: int) -> None:
-        self.shadow = Machine()
+        self.shadow = Machine(BOUNDS)
         self.index = 0
         self.records: dict[int, Record] = {}
         self.ledger = Ledger(world.mark)
@@ -90,7 +94,8 @@ class History:
         if record.kind == Kind.COMMANDS:
             stamp, tagged = c.decode_entry(record.body)
             taken_us = self._taken_us.get((index, record.term))
-            bootstrap = bool(tagged) and isinstance(tagged[0].command, c.Bootstrap)
+            # A node that is alone writes these before it is asked anything.
+            bootstrap = bool(tagged) and isinstance(tagged[0].command, c.Bootstrap | c.RaiseVersion | c.SetWindow)
             if taken_us is not None:
                 self._check_wall(record.term, stamp, taken_us)
             promise("NoPhantom", taken_us is not None or bootstrap, "an entry that nobody took", index)
@@ -122,7 +127,7 @@ class History:
         promise("StateMachineSafety", wanted == result, "answers differ", index, position, result, wanted)
 
     # --- images ---------------------------------------------------------------------------------------------
-    def compare(self, name: str, replica: Replica, *, at_once: bool = False) -> None:
+    def compare(self, name: str, replica: Replica, read: ReadPage, *, at_once: bool = False) -> None:
         """Snapshots, restarts, replays and installs change nothing. Compares now and then, or `at_once`."""
         index = self.index
         if replica.applied_index != index:
@@ -134,7 +139,7 @@ class History:
         if self._pages[0] != index:
             self._pages = index, full_pages(self.shadow), check_machine(self.shadow)
         _, mine, ids = self._pages
-        difference = ids ^ check_machine(replica.machine)
+        difference = ids ^ check_machine(replica.machine, read)
         told = [self.ledger.known.get(i) for i in difference]
         promise("StateMachineSafety", not difference, name, "messages differ", told)
         theirs = full_pages(replica.machine)
@@ -144,16 +149,27 @@ class History:
     def check_bodies(self, name: str, read: Callable[[int, int], list[bytes]]) -> None:
         """Everything alive can be read, and is what was pushed. inv: EveryLiveReadable"""
         for queue in self.shadow.queues.values():
-            for batch in queue.batches():
+            cold = [
+                opened(row)
+                for lane in queue.cold.values()
+                for stretch in lane.stretches()
+                for row in rows_of(lane.page(stretch.number) or b"")
+                if sequence_of(row) not in stretch.taken
+            ]
+            for batch in [*queue.batches(), *cold]:
                 values = read(batch.index, batch.ordinal)
                 for position in range(batch.count):
                     identifier = batch.id_of(queue.uid, position)
                     if identifier in self.ledger.stories:
                         wanted = self.ledger.known[identifier]
                         promise("EveryLiveReadable", values[batch.base + position] == wanted, name, batch.index, wanted)
+        for row in far_rows(self.shadow):
+            values = read(row.index, row.ordinal)
+            wanted_values = [self.ledger.known[row.first_id + position] for position in range(row.count)]
+            promise("EveryLiveReadable", values[row.base : row.base + row.count] == wanted_values, name, row)
 
     def _keep_image(self, index: int) -> None:
-        self._images[index] = full_pages(self.shadow)
+        self._images[index] = full_pages(self.shadow) | sealed_pages(self.shadow)
         while len(self._images) > IMAGES_KEPT:
             del self._images[min(self._images)]
         self._oldest = min(self._images)

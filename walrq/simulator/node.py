@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+import attrs
+
 from walrq import api
 from walrq.errors import Code, DiskFull, NotLeader, Overloaded, Reclaimed, StorageError
 from walrq.limits import SLOT_SETTLE_MS
 from walrq.queues import commands as c
 from walrq.queues import effects
 from walrq.queues.clocks import Reading
+from walrq.queues.image import stretch_key
 from walrq.raft.core import Raft
 from walrq.raft.election import Timing
 from walrq.raft.entries import Kind
@@ -24,10 +27,13 @@ from walrq.raft.leader import Bounds
 from walrq.raft.membership import Configuration
 from walrq.raft.messages import Append, Message, decode
 from walrq.raft.roles import Status
-from walrq.replica import Batch, Done, Job, Replica, ReplicaConfig, SnapshotJob
+from walrq.replica import Batch, Done, Job, ReadAhead, Replica, ReplicaConfig, SnapshotJob
+from walrq.replica.waiting import FarWork
 from walrq.simulator.clock import MS
+from walrq.simulator.compacting import Compacting
 from walrq.simulator.consensus import Stored
 from walrq.simulator.hardware import Hardware
+from walrq.simulator.history import BOUNDS as STATE_BOUNDS
 from walrq.simulator.processes import Request
 from walrq.simulator.promises import Broken, payloads, promise
 from walrq.storage.config import FsyncPolicy, StorageConfig
@@ -35,6 +41,7 @@ from walrq.storage.findings import Verdict
 from walrq.storage.record import Record
 from walrq.storage.storage import Storage
 from walrq.testing.disk import PowerOff
+from walrq.tiers.timers import Search
 
 if TYPE_CHECKING:
     from walrq.simulator.cluster import Cluster
@@ -93,8 +100,16 @@ class Node:
         self._persisting: Batch | None = None
         self._job: SnapshotJob | None = None
         self._chore: Job | None = None
+        self._compacting: Compacting | None = None
+        self._ahead: ReadAhead | None = None
         self._turn_comes = False
         self._reaper_at: int | None = None
+        # Entries that this leader stamped by itself, and did not take yet.
+        self._stamped: set[int] = set()
+        # The fetcher: when it looks again; what it reads; the end of the log when it proposed.
+        self._fetcher_at: int | None = None
+        self._fetching: FarWork | None = None
+        self._fetch_beyond: int | None = None
         self._deadlines_changed = True
         self._turns = 0
         self._settles = False
@@ -171,6 +186,8 @@ class Node:
         self.hardware.clock.boot()
         if self.restless and self._crash_draw.random() < 0.1:
             self.hardware.arm_power_loss(60)
+        if Compacting.was_cut_short(self):
+            self._cluster.mark("rewrite cut short")
         try:
             storage = Storage.open(self.hardware.disk, self._storage_config())
             replica = Replica.open(storage, self._replica_config(), self.reading())
@@ -182,6 +199,7 @@ class Node:
             self._does_not_start(error)
             return
         self.storage, self.replica = storage, replica
+        self._compacting = Compacting(self, self._later, self._draw.randrange, self._cluster.mark)
         self._lost_power = False
         self._check_recovered(storage)
         self._applied = self.stored.covered
@@ -207,10 +225,10 @@ class Node:
         return StorageConfig(
             data_dir="data",
             fsync=self._fsync,
-            segment_bytes=32 * 1024,
+            segment_bytes=20 * 1024,
             reserve_segments=1,
             reserve_snapshot_bytes=8 * 1024,
-            pool_segments_max=3,
+            pool_segments_max=2,
             member=self._first is not None,
         )
 
@@ -229,7 +247,10 @@ class Node:
             draw=self._elections.randrange,
             raft_bounds=BOUNDS,
             recent_bytes=6 * 1024,
+            bounds=STATE_BOUNDS,
             trace_to=self._cluster.options.trace_to,
+            hot_messages=self._cluster.window,
+            keeps_window=self._cluster.window is None,
         )
 
     def _check_recovered(self, storage: Storage) -> None:
@@ -293,7 +314,7 @@ class Node:
 
     def stop(self) -> None:
         """An orderly end, when nothing is being written."""
-        if self._persisting is None and self._job is None and self._chore is None:
+        if self._persisting is None and self._job is None and self._chore is None and self._ahead is None:
             self._guarded(self._close)
 
     def _close(self) -> None:
@@ -327,14 +348,17 @@ class Node:
         if self.replica is not None:
             self._cluster.history.consensus.forget(self)
         self._life += 1
-        self.replica = self.storage = self._persisting = self._job = self._chore = None
+        self.replica = self.storage = self._persisting = self._job = self._chore = self._ahead = None
+        self._compacting = None
         self._waiting.clear()
         self._places.clear()
         self._reads.clear()
         self._recent.clear()
         self._unsent.clear()
         self._turn_comes = False
-        self._reaper_at = None
+        self._stamped.clear()
+        self._reaper_at = self._fetcher_at = None
+        self._fetching = self._fetch_beyond = None
         self._deadlines_changed = True
         self._settles = False
         self._paused_until_us = 0
@@ -394,7 +418,13 @@ class Node:
         assert replica is not None
         self._later(TICK_US + self._draw.randrange(-MS, MS + 1), self._tick)
         if len(self.configuration.nodes) > 1 or self.name not in self.configuration.voters:
+            before = replica.last_index
             replica.tick(self.reading())
+            if replica.is_leader:
+                # The replica's own commands are stamped here, and taken later.
+                for index in range(before + 1, replica.last_index + 1):
+                    self._stamped.add(index)
+                    self._cluster.history.taken(index, replica.term)
             self._after()
             if self._job is None and replica.snapshot_due():
                 self._begin_snapshot()
@@ -402,7 +432,9 @@ class Node:
     def link_up(self, peer: str) -> None:
         """The transport reached a peer."""
         other = self._cluster.nodes[peer]
-        self._guarded(lambda: self._link(lambda r: r.link_up(peer, other.hardware.uuid, f"{peer}.example:1")))
+        self._guarded(
+            lambda: self._link(lambda r: r.link_up(peer, other.hardware.uuid, f"{peer}.example:1", c.VERSION_MAX))
+        )
 
     def link_lost(self, peer: str) -> None:
         """The transport lost a peer."""
@@ -446,9 +478,15 @@ class Node:
             self._wake()
         if self._chore is None:
             self._begin_chore()
+        if self._ahead is None:
+            self._read_ahead()
+        if self._fetch_beyond is not None and (replica.applied_index > self._fetch_beyond or not replica.accepts):
+            self._fetch_beyond = self._fetching = None
+            self._deadlines_changed = True
         if self._deadlines_changed:
             self._deadlines_changed = False
             self._look_ahead()
+            self._look_farther()
 
     def _done(self, done: Done) -> None:
         """What was applied is what everybody applies, and what is answered is what the shadow answered."""
@@ -470,7 +508,9 @@ class Node:
             if place is not None:
                 history.answered(*place, result)
             request = self._waiting.pop(ticket, None)
-            if request is not None:
+            if request is not None and isinstance(result, effects.LookFar):
+                self._look_far(request, replica.find_far(result.ids))
+            elif request is not None:
                 self._cluster.reply(self, request, result)
         for tickets, lost in ((done.lost, True), (done.refused, False)):
             for ticket in tickets:
@@ -505,7 +545,7 @@ class Node:
         for index in range(self._applied + 1, replica.applied_index + 1):
             history.entry(self, raft, self._record(index, raft, storage))
         self._applied = replica.applied_index
-        history.compare(self.name, replica)
+        history.compare(self.name, replica, self.read_page)
 
     def _record(self, index: int, raft: Raft, storage: Storage) -> Record:
         record = self._recent.pop(index, None)
@@ -514,13 +554,13 @@ class Node:
             return record
         if index <= storage.last_index:
             return storage.read(index)
-        # Committed by the disks of others before this one's was even asked.
+        # Committed by the disks of others before this one's was even asked: they have it.
         promise("NoPhantom", term is not None, self.name, "applied what is in no log", index)
         assert term is not None
-        for made, configuration in raft.membership.history:
-            if made == index:
-                return Record(index, term, Kind.CONFIGURATION, configuration.encode())
-        return Record(index, term, Kind.NOOP, b"")
+        known = self._cluster.history.consensus.entry(index, term)
+        promise("NoPhantom", known is not None, self.name, "applied what nobody wrote", index, term)
+        assert known is not None
+        return known
 
     def _send(self) -> None:
         replica = self.replica
@@ -596,8 +636,9 @@ class Node:
                 self._places[ticket] = (entry.index, position)
         if replica.is_leader:
             for record in batch.records:
-                if record.term == replica.term:
+                if record.term == replica.term and record.index not in self._stamped:
                     history.taken(record.index, record.term)
+        self._stamped.clear()
 
     def _persist(self, batch: Batch, left_us: int) -> None:
         if self.hardware.stuck:
@@ -688,6 +729,75 @@ class Node:
         else:
             self._look_ahead()
 
+    # --- beyond the horizon ---------------------------------------------------------------------------------
+    def _look_far(self, request: Request, search: Search) -> None:
+        """The broker: what a request names is looked up in a thread, and it is proposed again."""
+        self._cluster.mark("far message looked up")
+
+        def run() -> None:
+            search.run()
+            self._later(self._draw.randrange(20, 3 * MS), propose)
+
+        def propose() -> None:
+            replica = self.replica
+            assert replica is not None
+            if not replica.accepts:
+                self._cluster.redirect(request, replica.leader)
+                return
+            tagged = request.process.tagged(request)
+            command = tagged.command
+            assert isinstance(command, c.Cancel | c.Reschedule)
+            command = attrs.evolve(command, far=c.FarFound(search.seen, search.found))  # type: ignore[misc]
+            ticket = replica.propose(c.Tagged(command, tagged.session, tagged.sequence, tagged.lowest))
+            self._waiting[ticket] = request
+            self._wake()
+
+        self._later(self._draw.randrange(50, 2 * MS), run)
+
+    def _look_farther(self) -> None:
+        """The fetcher: come back when the next thing comes over the horizon."""
+        replica = self.replica
+        if replica is None or self._fetching is not None:
+            return
+        deadline_ms = replica.far_deadline(self.reading())
+        if deadline_ms is None:
+            return
+        now_us = self._cluster.now_us
+        at_us = now_us + self.hardware.clock.until_us(deadline_ms, now_us)
+        if self._fetcher_at is None or at_us < self._fetcher_at:
+            self._fetcher_at = at_us
+            self._later(at_us - now_us, lambda: self._fetch(at_us))
+
+    def _fetch(self, at_us: int) -> None:
+        if self._fetcher_at != at_us or self.replica is None or self._fetching is not None:
+            return
+        self._fetcher_at = None
+        work = self.replica.far_work(self.reading())
+        if work is None:
+            self._look_farther()
+            return
+        self._fetching = work
+        self._later(self._draw.randrange(50, 5 * MS), lambda: self._fetched(work))
+
+    def _fetched(self, work: FarWork) -> None:
+        if self.hardware.stuck:
+            self._later(5 * MS, lambda: self._fetched(work))
+            return
+        work.run()
+        self._later(self._draw.randrange(20, 2 * MS), self._propose_fetched)
+
+    def _propose_fetched(self) -> None:
+        replica, work = self.replica, self._fetching
+        assert replica is not None and work is not None
+        if replica.accepts:
+            self._cluster.mark("far messages fetched")
+            self._fetch_beyond = replica.last_index
+            replica.propose(c.Tagged(work.command()))
+            self._wake()
+        else:
+            self._fetching = None
+            self._look_farther()
+
     # --- in the background ----------------------------------------------------------------------------------
     def _begin_chore(self) -> None:
         """Loading, reading for others, storing and installing what others sent: each takes its time."""
@@ -713,6 +823,33 @@ class Node:
         if self.stored.covered > before:
             self._installed()
         self._after()
+
+    def _read_ahead(self) -> None:
+        """What queues want from beyond their windows: read in a thread, then proposed."""
+        assert self.replica is not None
+        job = self.replica.read_ahead()
+        if job is not None:
+            self._ahead = job
+            self._later(self._draw.randrange(20, 2 * MS), lambda: self._run_ahead(job))
+
+    def _run_ahead(self, job: ReadAhead) -> None:
+        if self.hardware.stuck:
+            self._later(5 * MS, lambda: self._run_ahead(job))
+            return
+        job.run()
+        self._later(self._draw.randrange(20, MS), lambda: self._ahead_done(job))
+
+    def _ahead_done(self, job: ReadAhead) -> None:
+        assert self.replica is not None
+        self._ahead = None
+        self._cluster.mark("cold messages read ahead", sum(1 for each in job.wanted if each.page is not None))
+        self.replica.read_ahead_done(job)
+        self._after()
+
+    def read_page(self, uid: int, lane: int, number: int) -> bytes | None:
+        """The page of a stretch that is on the disk."""
+        assert self.storage is not None
+        return self.storage.read_page(stretch_key(uid, lane, number))
 
     def _installed(self) -> None:
         storage = self.storage
@@ -770,6 +907,8 @@ class Node:
         if freed:
             self._cluster.say(f"{self.name} gives back {freed} segments")
         self._cluster.mark("segment reclaimed", freed)
+        if self._compacting is not None:
+            self._compacting.go()
 
     def _replenish(self) -> None:
         if self.storage is not None and self._persisting is None and not self.storage.space.pushes_allowed:

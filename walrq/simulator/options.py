@@ -25,6 +25,8 @@ MARKS: Final = (
     "started from a snapshot",
     "segment reclaimed",
     "segment recycled",
+    "segment rewritten",
+    "rewrite cut short",
     "unfinished entry kept",
     "unfinished entry lost",
     "suspect tail cut",
@@ -47,6 +49,8 @@ MARKS: Final = (
     "message cancelled",
     "message ended by its ttl",
     "delayed message fired",
+    "far message looked up",
+    "far messages fetched",
     "duplicate refused by its id",
 )
 # The same for batches with clusters in them.

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import attrs
 
 from walrq import api
 from walrq.errors import Code
+from walrq.far.rows import PageView, Row
 from walrq.queues import commands as c
 from walrq.queues import effects
 from walrq.queues.batch import BACKOFF, DELAYED, LEASED, PARKED, READY, Batch, Run
+from walrq.queues.horizon import opened, sequence_of
+from walrq.queues.lanes import GROUPED, Cold, rows_of
 from walrq.queues.machine import Machine
 from walrq.queues.queue import LIVE_SHIFT, Queue
+from walrq.queues.timers import owner
 
 # What a session answers instead of executing; nothing happened because of it.
 UNEXECUTED: Final = frozenset({int(Code.SESSION_ENDED), int(Code.OUTCOME_UNKNOWN), int(Code.OVERLOADED)})
@@ -43,13 +47,23 @@ def promise(name: str, holds: bool, *facts: object) -> None:
 
 
 # --- one machine --------------------------------------------------------------------------------------------
-def check_machine(m: Machine) -> set[int]:
-    """Count everything again and compare; the ids of all messages."""
+ReadPage: TypeAlias = Callable[[int, int, int], bytes | None]
+"""(uid, lane, number) to the page of a stretch of cold batches."""
+
+
+def check_machine(m: Machine, read: ReadPage | None = None) -> set[int]:
+    """Count everything again and compare; the ids of all messages.
+
+    Args:
+        read: reads what is cold and not in memory.
+    """
     ids: set[int] = set()
     blocks: dict[int, int] = {}
     for queue in m.queues.values():
         _check_queue(m, queue, ids)
         _count_blocks(queue, blocks)
+        for lane, cold in queue.cold.items():
+            _check_cold(queue, lane, cold, ids, blocks, read)
     promise("EveryLiveReadable", blocks == m.live_blocks, "live blocks", blocks, m.live_blocks)
     _check_sums(m)
     return ids
@@ -59,6 +73,40 @@ def _count_blocks(queue: Queue, blocks: dict[int, int]) -> None:
     for batch in queue.batches():
         block = batch.index >> LIVE_SHIFT
         blocks[block] = blocks.get(block, 0) + 1
+
+
+def _check_cold(
+    queue: Queue, lane: int, cold: Cold, ids: set[int], blocks: dict[int, int], read: ReadPage | None = None
+) -> None:
+    """What is cold of a lane is what its counters and its directory say, in order, and nowhere else."""
+    counted: dict[int, int] = {}
+    messages = size = rows = 0
+    border = cold.floor
+    for stretch in cold.stretches():
+        page = cold.page(stretch.number)
+        if page is None and read is not None:
+            page = read(queue.uid, lane, stretch.number)
+        promise("EveryLiveReadable", page is not None, "a stretch without a page", queue.name, lane, stretch.number)
+        assert page is not None
+        left = 0
+        for row in rows_of(page):
+            if sequence_of(row) in stretch.taken:
+                continue
+            batch = opened(row)
+            promise("FirstDeliveryOrder", batch.seq > border, "cold out of order", queue.name, lane, batch.seq, border)
+            border = batch.seq + batch.count - 1
+            runs = list(batch.pieces.values()) if batch.pieces else []
+            stretches = [(run.first, run.last) for run in runs] or [(0, batch.count - 1)]
+            size += _check_batch(queue, batch, stretches, ids)
+            left += batch.live
+            rows += 1
+            counted[batch.index >> LIVE_SHIFT] = counted.get(batch.index >> LIVE_SHIFT, 0) + 1
+        promise("Conservation", left == stretch.messages, "a stretch", queue.name, lane, stretch.number, left)
+        messages += left
+    facts = (cold.messages, cold.batches, cold.bytes, cold.blocks)
+    promise("Conservation", facts == (messages, rows, size, counted), "cold", queue.name, lane, facts, messages, size)
+    for block, number in counted.items():
+        blocks[block] = blocks.get(block, 0) + number
 
 
 def _check_sums(m: Machine) -> None:
@@ -77,6 +125,8 @@ class Watch:
     The machine is one of which nobody takes images: the marks are this object's to clear. Now and then everything is
     counted, so that a mark that is missing is noticed as well.
 
+    What waits beyond the horizon is counted as well: the machine keeps all its sealed pages in memory.
+
     Attributes:
         ids: of all messages in the machine.
     """
@@ -85,6 +135,7 @@ class Watch:
 
     def __init__(self, machine: Machine) -> None:
         self.ids: set[int] = set()
+        self._far: set[int] = set()
         self._machine = machine
         self._of: dict[int, tuple[set[int], dict[int, int]]] = {}
         self._looks = 0
@@ -104,13 +155,20 @@ class Watch:
                 blocks: dict[int, int] = {}
                 _check_queue(m, queue, ids)
                 _count_blocks(queue, blocks)
+                for lane, cold in queue.cold.items():
+                    _check_cold(queue, lane, cold, ids, blocks)
                 before = self._of[queue.uid][0] if queue.uid in self._of else set[int]()
                 came |= ids - before
                 went |= before - ids
                 self._of[queue.uid] = ids, blocks
+        far = check_far(m)
+        came |= far - self._far
+        went |= self._far - far
+        self._far = far
         moved = came & went
         self.ids = (self.ids - went) | came
-        promise("Conservation", sum(len(ids) for ids, _ in self._of.values()) == len(self.ids), "an id in two queues")
+        number = sum(len(ids) for ids, _ in self._of.values()) + len(far)
+        promise("Conservation", number == len(self.ids), "an id in two places")
         total: dict[int, int] = {}
         for _, counts in self._of.values():
             for block, number in counts.items():
@@ -118,8 +176,42 @@ class Watch:
         promise("EveryLiveReadable", total == m.live_blocks, "live blocks", total, m.live_blocks)
         _check_sums(m)
         if self._looks % self.ALL_EVERY == 0:
-            promise("Conservation", check_machine(m) == self.ids, "a change without a mark")
+            promise("Conservation", check_machine(m) == self.ids - far, "a change without a mark")
         return came - moved, went - moved
+
+
+def far_rows(m: Machine) -> list[Row]:
+    """Everything that waits beyond the horizon, of a machine whose sealed pages are all in memory."""
+    far = m.far
+    rows = list(far.tail())
+    for page in far.pages.values():
+        view = PageView(far.unsaved[page.number], page.rows)
+        rows += [view.row(position) for position in range(page.rows) if page.is_there(position)]
+    return [row for row in rows if owner(m, row) is not None]
+
+
+def check_far(m: Machine) -> set[int]:
+    """Count again what waits beyond the horizon; the ids of all messages there."""
+    ids: set[int] = set()
+    counts: dict[int, tuple[int, int]] = {}
+    number = 0
+    for row in far_rows(m):
+        # inv: NoneSkipped
+        promise("DelayNotEarly", row.key >= m.far.frontier, "a row below the frontier", row, m.far.frontier)
+        messages, size = counts.get(row.uid, (0, 0))
+        counts[row.uid] = messages + row.count, size + row.weight
+        ids.update(range(row.first_id, row.first_id + row.count))
+        number += row.count
+        promise("EveryLiveReadable", m.far.blocks.any_in(row.index, row.index), "a block that is not counted", row)
+    promise("Conservation", len(ids) == number, "an id twice beyond the horizon")
+    known = {uid: (queue.far_messages, queue.far_bytes) for uid, queue in m.by_uid.items() if queue.far_messages}
+    promise("Conservation", known == counts, "counters beyond the horizon", known, counts)
+    if not m.far.pages:
+        # inv: Conservation  (nothing holds the log for ever)
+        blocks = dict(m.far.blocks.items())
+        rows = list(m.far.tail())
+        promise("EveryLiveReadable", sum(blocks.values()) == len(rows), "blocks beyond the horizon", blocks, rows)
+    return ids
 
 
 def _check_queue(m: Machine, queue: Queue, ids: set[int]) -> None:
@@ -185,7 +277,10 @@ def _check_leases(m: Machine, queue: Queue, held: dict[int, list[Run]]) -> None:
 
 
 def _check_lanes(queue: Queue, lanes: dict[object, int], in_flight: dict[str, int], waiting: dict[str, int]) -> None:
-    known: dict[object, int] = {priority: level.ready for priority, level in queue.levels.items()}
+    known: dict[object, int] = {
+        priority: level.ready for priority, level in queue.levels.items() if level.ready or priority not in queue.cold
+    }
+    beyond = queue.cold.get(GROUPED)
     known |= {key: group.ready for key, group in queue.groups.items() if group.ready}
     promise("Conservation", known == lanes, "lanes", queue.name, known, lanes)
     for key, group in queue.groups.items():
@@ -193,6 +288,11 @@ def _check_lanes(queue: Queue, lanes: dict[object, int], in_flight: dict[str, in
         counted = (in_flight.get(key, 0), waiting.get(key, 0))
         promise("GroupLimit", facts == counted, "counters of a group", queue.name, key, facts, counted)
         ready = bool(group.ready) and not group.waiting and group.in_flight < queue.settings.group_limit
+        head = group.head()
+        if beyond is not None and head is not None and head.order > beyond.floor:
+            # It waits for what is cold, if for nothing else.
+            promise("FirstDeliveryOrder", not ready or key in queue.held, "nobody lets it go on", queue.name, key)
+            ready = False
         promise("GroupLimit", (group.turn is not None) == ready, "the turn of a group", queue.name, key)
 
 
@@ -288,6 +388,9 @@ class Ledger:
             return True
         key = (one.session, one.sequence)
         before = self.answers.get(key)
+        if isinstance(result, effects.LookFar):
+            promise("AtMostOnce", before is None, "answered before, and looked for now", before, result)
+            return False
         if before is None:
             if not (isinstance(result, effects.Granted) and not result.runs):
                 self.answers[key] = result
