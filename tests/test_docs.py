@@ -22,7 +22,7 @@ from walrq.queues.settings import DEFAULTS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md"), *(ROOT / "spec").glob("*.md")])
-LANGUAGES = {"console", "sh", "python", "text", "toml", "json", "cddl", "tla", "ini", "yaml", "diff"}
+LANGUAGES = {"console", "sh", "python", "text", "toml", "json", "cddl", "tla", "ini", "yaml", "diff", "js"}
 # What only the site understands: tables of contents, docstrings, whole files.
 DIRECTIVES = {"{toctree}", "{eval-rst}", "{literalinclude}"}
 COMMAND_LANGUAGES = {"console", "sh"}

@@ -17,7 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-WEB = Path(__file__).resolve().parent.parent.parent / "walrq" / "web"
+ROOT = Path(__file__).resolve().parent.parent.parent
+WEB = ROOT / "walrq" / "web"
+EXAMPLE = ROOT / "docs" / "examples" / "page.html"
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE_S = 120.0
 
@@ -79,8 +81,10 @@ class Browser:
             def do_GET(self) -> None:
                 if self.path == "/":
                     self._answer(200, "text/html", _PAGE)
-                elif self.path == "/walrq.js":
+                elif self.path in ("/walrq.js", "/web/walrq.js"):
                     self._answer(200, "text/javascript", (WEB / "walrq.js").read_bytes())
+                elif self.path.startswith("/page.html?"):
+                    self._answer(200, "text/html", EXAMPLE.read_bytes())
                 elif self.path == "/next":
                     job = jobs.get()
                     # The browser may be gone when the last word is said.

@@ -342,6 +342,36 @@ def test_many_requests_are_under_way_at_once(page: Any) -> None:
     assert {"ids": 1500, "ready": 1500, "late": "at last"} == found
 
 
+def test_the_example_page_shows_what_was_pushed(browser: Browser, nodes: Nodes) -> None:
+    """What its form pushes comes back as a line; markup in a message is text."""
+    found = browser.run(
+        """
+        const frame = document.createElement("iframe");
+        frame.src = `/page.html?server=${encodeURIComponent(args.server)}`;
+        document.body.append(frame);
+        const until = async (found) => {
+          for (;;) {
+            const value = found(frame.contentDocument);
+            if (value) return value;
+            await new Promise((resolve) => setTimeout(resolve, 10));
+          }
+        };
+        await until((page) => page.querySelector("[role=status]")?.textContent === "connected");
+        const form = frame.contentDocument.querySelector("form");
+        form.elements.text.value = "<b>hello</b>";
+        form.requestSubmit();
+        const line = await until((page) => page.querySelector("li"));
+        const made = { text: line.textContent, children: line.childElementCount };
+        frame.remove();
+        return made;
+        """,
+        server=",".join(nodes.urls.values()),
+    )
+
+    assert found["text"].endswith("<b>hello</b>")
+    assert 0 == found["children"]
+
+
 def test_types_name_what_the_module_has(page: Any) -> None:
     """An editor that completes what is not there is worse than none."""
     found = page(

@@ -11,17 +11,22 @@ complete.
 from __future__ import annotations
 
 import ast
+import json
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from walrq import limits
+from tests.protocol import samples
+from walrq import api, limits
 from walrq.client.config import ClientConfig, default_worker
 from walrq.errors import ERRORS, Code
+from walrq.protocol.json_replies import REPLIES, reply_to_json
+from walrq.protocol.json_requests import OPERATIONS
+from walrq.protocol.json_values import REQUIRED
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DOCS = ROOT / "docs"
@@ -161,10 +166,57 @@ def config_table() -> str:
     return "\n" + table("setting | default | meaning", rows) + "\n"
 
 
+# --- JSON ---------------------------------------------------------------------------------------------------
+def json_kind(schema: Mapping[str, Any]) -> str:
+    """What a field may be, in a few words."""
+    kind = schema["type"]
+    if "enum" in schema:
+        return ", ".join(f"`{word}`" for word in schema["enum"])
+    if kind == "integer":
+        return f"{schema['minimum']:,} to {schema['maximum']:,}"
+    if kind == "array":
+        inner = "objects" if schema["items"]["type"] == "object" else f"({json_kind(schema['items'])})"
+        return f"{schema['minItems']:,} to {schema['maxItems']:,} {inner}"
+    if schema.get("contentEncoding") == "base64":
+        return "base64"
+    if "pattern" in schema:
+        return f"`{schema['pattern']}`"
+    if kind == "string" and "maxLength" in schema:
+        return f"text, {schema['minLength']} to {schema['maxLength']:,} bytes"
+    return {"string": "text", "boolean": "`true`, `false`", "object": "object"}[kind]
+
+
+def operations_table() -> str:
+    """Every operation with its fields."""
+    parts = []
+    for operation in OPERATIONS:
+        rows = []
+        for field in operation.fields:
+            default = field.default.name.lower() if isinstance(field.default, api.State) else field.default
+            needed = "**needed**" if default is REQUIRED else f"`{json.dumps(default)}`"
+            rows.append((f"`{field.name}`", cell(json_kind(field.schema)), needed, cell(field.about)))
+        replies = " or ".join(f"`{name}`" for name in operation.replies)
+        fields = "\n" + table("field | what it may be | left out | ", rows) if rows else ""
+        parts.append(f"### {operation.name}\n\n{operation.about} Reply: {replies}.\n{fields}")
+    return "\n" + "\n".join(parts) + "\n"
+
+
+def json_replies_table() -> str:
+    """One reply of each kind."""
+    by_class = {type(each): each for each in samples.SAMPLE_REPLIES}
+    parts = []
+    for name, cls, _ in REPLIES:
+        text = json.dumps(reply_to_json(by_class[cls]), indent=2, ensure_ascii=False)
+        parts.append(f"### {name}\n\n```json\n{text}\n```\n")
+    return "\n" + "\n".join(parts) + "\n"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "limits": limits_table,
     "errors": errors_table,
     "ClientConfig": config_table,
+    "operations": operations_table,
+    "json replies": json_replies_table,
 } | {f"error {code.name}": (lambda code=code: error_facts(code)) for code in ERRORS}
 
 
