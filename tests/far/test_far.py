@@ -300,6 +300,38 @@ def test_a_life_that_ends_beyond_the_horizon_ends_in_time(far: FarBench) -> None
     assert not far.machine.live_blocks and not list(far.far.blocks)
 
 
+# --- the window ---------------------------------------------------------------------------------------------
+def test_a_full_window_draws_the_horizon_near(far: FarBench) -> None:
+    """What is not due yet waits beyond it, and comes when it is due."""
+    far.do(c.SetWindow(100, None))
+    far.push(payloads=75)
+    far.push(payloads=2, delay_ms=1_000)
+
+    assert (75, 2, 0, 0) == far.counts() and 2 == far.machine.queues["q"].far_messages
+    assert 0 == far.fetch()
+    far.wait(1_000)
+    assert 2 == far.fetch()
+    assert (77, 0, 0, 0) == far.counts()
+
+
+def test_what_is_due_does_not_grow_beyond_all_bounds(far: FarBench) -> None:
+    """A quarter more than the window; the rest stays where it costs nothing until something is taken."""
+    far.do(c.SetWindow(40, None))
+    for _ in range(30):
+        far.push(payloads=5, delay_ms=DAY_MS)
+    far.wait(DAY_MS)
+    far.fetch()
+    assert 50 <= far.machine.tally.messages < 60
+    ids = []
+    while far.counts() != (0, 0, 0, 0):
+        for run in far.lease(limit=10):
+            ids += range(run.first_id, run.first_id + run.count)
+            far.ack(run)
+        far.fetch()
+
+    assert 150 == len(set(ids)) == len(ids)
+
+
 # --- by id --------------------------------------------------------------------------------------------------
 def test_cancel_takes_one_message_out_of_a_long_row(far: FarBench) -> None:
     """Its siblings wait on, in two rows."""

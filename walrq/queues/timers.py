@@ -114,12 +114,19 @@ FAR_SINCE: Final = 2
 
 
 def is_far(m: Machine, queue: Queue, batch: Batch, offset: int, due_ms: int) -> bool:
-    """Whether messages of a batch from `offset` on, due then, wait beyond the horizon."""
+    """Whether messages of a batch from `offset` on, due then, wait beyond the horizon.
+
+    It shrinks to nothing while the hot window has no room for what is not due yet.
+    """
     horizon_ms = m.bounds.far_horizon_ms
     if horizon_ms is None or m.version < FAR_SINCE:
         return False
     time_ms = _back_by(batch, due_ms)
-    return time_ms - m.wall > horizon_ms and m.far.admits(time_ms, batch.id_of(queue.uid, offset))
+    if time_ms - m.wall <= horizon_ms and (
+        time_ms <= m.wall or m.tally.messages + batch.count <= m.window.pushed_messages
+    ):
+        return False
+    return m.far.admits(time_ms, batch.id_of(queue.uid, offset))
 
 
 def _back_by(batch: Batch, due_ms: int) -> int:

@@ -16,6 +16,22 @@ from walrq.tiers.timers import Listing, Search, Slice, Sweeping
 
 # Messages that one entry brings back, where the hot window does not say less.
 MESSAGES_MAX = 100_000
+# The share of the window by which what is due may exceed it: one in so many.
+OVERFLOW = 4
+
+
+def _room(machine: Machine) -> int:
+    """How many messages may come back now: a quarter more than the window, so that what is due does not wait for queues
+    that nobody consumes."""
+    window = machine.window.messages
+    return MESSAGES_MAX if window is None else window + window // OVERFLOW - machine.tally.messages
+
+
+def _ample(machine: Machine) -> int:
+    """With so much room the horizon is where it should be; with less, when pushes have no more either, only what is due
+    comes back."""
+    window = machine.window
+    return 0 if window.messages is None else window.messages + window.messages // OVERFLOW - window.pushed_messages + 1
 
 
 class FarWork:
@@ -54,7 +70,11 @@ class Waiting:
         first, horizon_ms = far.next_key(), machine.bounds.far_horizon_ms
         if first is None or horizon_ms is None:
             return None
-        return time_of(first) - horizon_ms // 2
+        room = _room(machine)
+        if room <= 0:
+            # Full, and more than full: what is due waits until something is taken.
+            return None
+        return time_of(first) - (horizon_ms // 2 if room >= _ample(machine) else 0)
 
     def work(self, machine: Machine, wall_ms: int) -> FarWork | None:
         """What is to be done now."""
@@ -66,7 +86,9 @@ class Waiting:
             return FarWork(Sweeping(far, self._read))
         horizon_ms = machine.bounds.far_horizon_ms
         assert horizon_ms is not None
-        return FarWork(Slice(far, self._read, wall_ms + horizon_ms, FAR_ROWS_PER_ENTRY, MESSAGES_MAX))
+        room = _room(machine)
+        until_ms = wall_ms + horizon_ms if room >= _ample(machine) else wall_ms
+        return FarWork(Slice(far, self._read, until_ms, FAR_ROWS_PER_ENTRY, min(MESSAGES_MAX, room)))
 
     def look_up(self, far: Far, ids: tuple[int, ...]) -> Search:
         """A search for messages by id."""
