@@ -456,6 +456,7 @@ async def test_a_follower_answers_like_the_leader(tmp_path: Path) -> None:
             shown = await here.get(JOBS)
             stats = await here.get("/v1/stats")
             session = await here.get(JOBS, headers={"walrq-session": "9", "walrq-sequence": "1"})
+            opening = await here.post("/v1/sessions")
             [message] = (await ask(here, "POST", f"{JOBS}/poll", {}))["messages"]
             acked = await ask(here, "POST", f"{JOBS}/ack", {"receipt_handle": message["receipt_handle"]})
             numbers = await ask(here, "GET", "/api/stats")
@@ -465,6 +466,7 @@ async def test_a_follower_answers_like_the_leader(tmp_path: Path) -> None:
             assert (1, "consistent") == (shown.json()["ready"], shown.headers["walrq-consistency"])
             assert "local" == stats.headers["walrq-consistency"]
             assert (307, f"{leader.url()}{JOBS}") == (session.status_code, session.headers["location"])
+            assert (307, f"{leader.url()}/v1/sessions") == (opening.status_code, opening.headers["location"])
             assert ([0], 0) == (acked["codes"], numbers["total_in_flight"])
             assert leader.name == cluster["node"]
 

@@ -1,7 +1,7 @@
 """Counting all queues of a node: for /metrics, the ancestor's statistics and the dashboard.
 
 The state machine keeps numbers per queue. Adding them up is a walk over all queues, so it is done when somebody asks,
-a stretch at a time with the event loop free in between, at most once a moment, and never more than a thirtieth of the
+a stretch at a time with the event loop free in between, at most once a moment, and never more than a hundredth of the
 time: with very many queues the totals are a few seconds old.
 
 Numbers are those of this node's own copy; whether they are *consistent* is the caller's to find out (`Gate.confirm`).
@@ -26,7 +26,7 @@ from walrq.queues.queue import Queue
 # Queues between two looks of the event loop: a millisecond or two.
 _STRETCH: Final = 500
 _AGE_S_MIN: Final = 0.25
-_SHARE: Final = 30
+_SHARE: Final = 100
 # The ancestor's statistics list every queue; beyond this many they list the first ones by name.
 DTQ_QUEUES_MAX: Final = 10_000
 

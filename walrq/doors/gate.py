@@ -34,6 +34,8 @@ log = logging.getLogger("walrq.gate")
 
 # A confirmation takes a round trip between nodes; who waits longer for it reads what is here.
 _CONFIRM_S: Final = 1.0
+# Only the leader takes these, from the client itself.
+_OF_A_SESSION: Final = frozenset({api.OpenSession, api.CloseSession, api.Forget})
 # What concerns the asked node alone: answered by it whoever leads.
 LOCAL: Final = frozenset({api.Ping, api.Stats, api.ClusterStatus, api.BackupBegin, api.BackupRead, api.BackupEnd})
 
@@ -94,7 +96,7 @@ class Gate:
                 desk.close()
             if type(reply) is not api.Failed:
                 return reply
-            if reply.code != Code.NOT_LEADER or mark is not None or not was_here:
+            if reply.code != Code.NOT_LEADER or mark is not None or type(request) in _OF_A_SESSION or not was_here:
                 raise from_code(reply.code, reply.text, reply.details)
             if isinstance(request, api.Poll):
                 left_ms = max(0, until_ms - broker.clock.monotonic_ms())
@@ -218,6 +220,9 @@ class Gate:
             self._broker.flush()
 
         try:
+            if type(incoming.request) in _OF_A_SESSION:
+                # The connections to the leader have sessions of their own, which these would take for theirs.
+                raise self._broker.not_leader()
             if self._broker.draining:
                 raise Draining("the node is stopping and takes no new work")
             carrier = self._carriers.get(port)

@@ -44,8 +44,14 @@ _MEDIA: Final = {
     "svg": "image/svg+xml",
     "ts": "text/plain; charset=utf-8",
 }
-# Addresses of pages; every other file is at /web/NAME.
-_PAGES: Final = {"/": "dashboard.html", "/dashboard": "dashboard.html", "/docs": "api.html"}
+# Addresses of pages, and of the client for other people's pages; every file is at /web/NAME as well.
+_PAGES: Final = {
+    "/": "dashboard.html",
+    "/dashboard": "dashboard.html",
+    "/docs": "api.html",
+    "/walrq.js": "walrq.js",
+    "/walrq.d.ts": "walrq.d.ts",
+}
 
 
 @attrs.frozen
