@@ -375,7 +375,7 @@ async def test_other_protocols_execute_nothing(tmp_path: Path) -> None:
 # --- streams ------------------------------------------------------------------------------------------------
 async def test_events_tell_what_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Totals, the cluster and the asked page of queues, again and again."""
-    monkeypatch.setattr(http_app, "_EVENT_S", 0.01)
+    monkeypatch.setattr(http_app, "_EVENT_S", 0.05)
     async with house(tmp_path, "http") as [room], room.http() as client:
         await ask(client, "POST", f"{JOBS}/messages", {"payload": "x"})
         await ask(client, "POST", "/v1/queues/other/messages", {"payload": "x"})

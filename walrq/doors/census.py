@@ -10,8 +10,8 @@ Numbers are those of this node's own copy; whether they are *consistent* is the 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 import attrs
 import trio
@@ -75,13 +75,16 @@ class Wanted:
     limit: int = 50
 
 
-SORTS: Final[Mapping[str, Callable[[reads.Counts, Queue], int]]] = {
-    "ready": lambda count, queue: count.ready,
-    "leased": lambda count, queue: count.leased,
-    "delayed": lambda count, queue: count.delayed,
-    "dead": lambda count, queue: count.dead,
-    "pushed": lambda count, queue: queue.pushed,
-    "acked": lambda count, queue: queue.acked,
+Seen: TypeAlias = tuple[Queue, int, int, int, int]
+"""A queue and what a walk found in it: ready, leased, delayed, dead."""
+
+SORTS: Final[Mapping[str, Callable[[Seen], int]]] = {
+    "ready": lambda seen: -seen[1],
+    "leased": lambda seen: -seen[2],
+    "delayed": lambda seen: -seen[3],
+    "dead": lambda seen: -seen[4],
+    "pushed": lambda seen: -seen[0].pushed,
+    "acked": lambda seen: -seen[0].acked,
 }
 
 
@@ -92,6 +95,10 @@ class Census:
         self._broker = broker
         self._totals: Totals | None = None
         self._next_s = 0.0
+        # What the last walk saw, in order of names.
+        self._seen: list[Seen] = []
+        self._order: list[str] = []
+        self._order_of: tuple[int, int] = (0, 0)
         self._walking = trio.Lock()
         # Queues with series of their own, by name and incarnation, in order of their coming.
         self._labelled: dict[tuple[str, int], None] = {}
@@ -117,12 +124,18 @@ class Census:
         rest = [0] * 5
         # Dead-letter queues are known once all queues are seen, so their own numbers are kept until then.
         held: dict[str, tuple[int, int, int]] = {}
-        for position, queue in enumerate(list(machine.queues.values()), 1):
+        found: list[Seen] = []
+        queues = machine.queues
+        for position, name in enumerate(self._names(), 1):
+            queue = queues.get(name)
+            if queue is None:
+                continue
             count = reads.counts(machine, queue)
             if count.target is not None:
                 letters.add(count.target)
             if queue.origins:
                 held[queue.name] = (count.ready, count.delayed, count.leased)
+            found.append((queue, count.ready, count.leased, count.delayed, count.dead))
             sums[0] += count.ready
             sums[1] += count.delayed
             sums[2] += count.leased
@@ -143,6 +156,7 @@ class Census:
         for name in letters:
             for place, number in enumerate(held.get(name, ())):
                 sums[place] -= number
+        self._seen = found
         busy_s += clock.monotonic_s() - began_s
         return (
             Totals(
@@ -161,6 +175,15 @@ class Census:
             ),
             busy_s,
         )
+
+    def _names(self) -> list[str]:
+        """All names in order; sorted anew only when queues have come or gone."""
+        machine = self._broker.machine
+        state = (len(machine.queues), sum(machine.incarnations))
+        if state != self._order_of:
+            self._order = sorted(machine.queues)
+            self._order_of = state
+        return self._order
 
     # --- series ---------------------------------------------------------------------------------------------
     def _label(self) -> Mapping[tuple[str, int], None]:
@@ -204,37 +227,29 @@ class Census:
     async def for_dtq(self, letters: frozenset[str]) -> list[QueueCounts]:
         """A line for each queue that is no dead-letter queue, by name."""
         machine = self._broker.machine
-        names = [name for name in machine.queues if name not in letters]
-        found = []
-        for position, name in enumerate(heapq.nsmallest(DTQ_QUEUES_MAX, names), 1):
+        found: list[QueueCounts] = []
+        for position, name in enumerate(self._names(), 1):
             queue = machine.queues.get(name)
-            if queue is not None:
+            if queue is not None and name not in letters:
                 count = reads.counts(machine, queue)
                 found.append(QueueCounts(name, count.ready, count.leased, count.dead))
+                if len(found) == DTQ_QUEUES_MAX:
+                    break
             if position % _STRETCH == 0:
                 await trio.lowlevel.checkpoint()
         return found
 
-    async def page(self, wanted: Wanted) -> tuple[int, list[Queue]]:
-        """How many queues match, and those of the page."""
-        machine = self._broker.machine
+    def page(self, wanted: Wanted) -> tuple[int, list[Queue]]:
+        """How many queues match, and those of the page, as the last walk saw them."""
+        seen: Sequence[Seen] = self._seen
         search = wanted.search.casefold()
-        queues: Iterable[Queue] = list(machine.queues.values())
         if search:
-            queues = [queue for queue in queues if search in queue.name.casefold()]
-        found = list(queues)
+            seen = [each for each in seen if search in each[0].name.casefold()]
         most = wanted.offset + wanted.limit
         key = SORTS.get(wanted.sort)
-        if key is None:
-            chosen = heapq.nsmallest(most, found, key=lambda queue: queue.name)
-        else:
-            keyed = []
-            for position, queue in enumerate(found, 1):
-                keyed.append((-key(reads.counts(machine, queue), queue), queue.name, queue))
-                if position % _STRETCH == 0:
-                    await trio.lowlevel.checkpoint()
-            chosen = [each[2] for each in heapq.nsmallest(most, keyed, key=lambda each: each[:2])]
-        return len(found), chosen[wanted.offset :]
+        chosen = seen[:most] if key is None else heapq.nsmallest(most, seen, key=key)
+        queues = self._broker.machine.queues
+        return len(seen), [each[0] for each in chosen[wanted.offset :] if queues.get(each[0].name) is each[0]]
 
     def row(self, queue: Queue, letters: frozenset[str], wall_ms: int) -> dict[str, Any]:
         """One queue as the dashboard shows it."""

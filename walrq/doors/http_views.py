@@ -21,6 +21,9 @@ from walrq.protocol.json_replies import reply_to_json
 from walrq.protocol.json_requests import BY_NAME, request_from_json
 
 _CLUSTER_S: Final = 0.9
+# An overview is shown again for so long, or for this many times the time that it took.
+_KEPT_S: Final = 0.02
+_SHARE: Final = 50
 _SEARCH_MAX: Final = 255
 # Of a body in a preview.
 _PREVIEW_BYTES: Final = 2_048
@@ -41,6 +44,8 @@ class Views:
         self._node = entrance.node
         self._census = Census(entrance.node.broker)
         self.measured = Metrics()
+        # Overviews and until when they are good enough.
+        self._kept: dict[Wanted, tuple[float, dict[str, Any]]] = {}
         self._cluster: dict[str, Any] = {}
         self._cluster_until_s = 0.0
 
@@ -142,24 +147,33 @@ class Views:
         return of_json(await self.overview_of(self.wanted(query)))
 
     async def overview_of(self, wanted: Wanted) -> dict[str, Any]:
-        """Totals, the cluster, and a page of queues, as of now."""
-        node = self._node
+        """Totals, the cluster, and a page of queues, as of now or a moment ago: who wants the same is told the same."""
+        clock = self._node.clock
+        kept = self._kept.get(wanted)
+        if kept is not None and clock.monotonic_s() < kept[0]:
+            return kept[1]
         consistency = await self._consistency()
         totals = await self._census.totals()
-        matches, queues = await self._census.page(wanted)
-        wall_ms = node.clock.read().wall_ms
-        return {
-            "node": node.node_id,
+        cluster = await self._cluster_picture()
+        now_s = clock.monotonic_s()
+        matches, queues = self._census.page(wanted)
+        wall_ms = clock.read().wall_ms
+        found = {
+            "node": self._node.node_id,
             "version": __version__,
             "consistency": consistency,
-            "at_s": node.clock.monotonic_s(),
+            "at_s": now_s,
             "wall_ms": wall_ms,
             "totals": _shown(totals),
-            "cluster": await self._cluster_picture(),
+            "cluster": cluster,
             "matches": matches,
             "offset": wanted.offset,
             "queues": [self._census.row(queue, totals.letters, wall_ms) for queue in queues],
         }
+        until_s = now_s + max(_KEPT_S, (clock.monotonic_s() - now_s) * _SHARE)
+        self._kept = {key: each for key, each in self._kept.items() if each[0] > now_s}
+        self._kept[wanted] = (until_s, found)
+        return found
 
     async def preview(self, query: Mapping[str, str]) -> Response:
         """GET /v1/preview: a page of messages, or of dead ones, with the beginnings of their bodies."""

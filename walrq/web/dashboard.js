@@ -131,6 +131,8 @@ function makeRow(queue) {
 }
 
 function showQueue(entry, queue, at_s) {
+  // The node may tell again what it told a moment ago.
+  if (entry.past?.at_s === at_s) return;
   const now = { at_s, counters: queue.counters };
   const [pushed, , acked] = rates(now, entry.past);
   entry.past = now;
