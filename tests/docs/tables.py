@@ -24,6 +24,7 @@ from tests.protocol import samples
 from walrq import api, limits
 from walrq.client.config import ClientConfig, default_worker
 from walrq.errors import ERRORS, Code
+from walrq.http.routes import ROUTES
 from walrq.protocol.json_replies import REPLIES, reply_to_json
 from walrq.protocol.json_requests import OPERATIONS
 from walrq.protocol.json_values import REQUIRED
@@ -211,12 +212,22 @@ def json_replies_table() -> str:
     return "\n" + "\n".join(parts) + "\n"
 
 
+def routes_table() -> str:
+    """Every path of the HTTP API."""
+    found = [
+        (f"`{route.method} {route.path}`", f"`{route.op}`" if route.op else "any", cell(about))
+        for route, about in ((route, route.about or route.operation.about) for route in ROUTES)
+    ]
+    return "\n" + table("path | operation | ", found) + "\n"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "limits": limits_table,
     "errors": errors_table,
     "ClientConfig": config_table,
     "operations": operations_table,
     "json replies": json_replies_table,
+    "http routes": routes_table,
 } | {f"error {code.name}": (lambda code=code: error_facts(code)) for code in ERRORS}
 
 

@@ -107,8 +107,12 @@ def shut_doors(config: Config) -> dict[str, str]:
     from walrq.errors import AddressInUse
 
     found = {}
+    # Nobody has them yet, but this node will.
+    own = {
+        address[1] for name in (*(door.setting for door in DOORS), "peer_listen") if (address := getattr(config, name))
+    }
     for door in DOORS:
-        if getattr(config, door.setting) is None and exists(door):
+        if getattr(config, door.setting) is None and door.port not in own and exists(door):
             try:
                 listener.bind(LOOPBACK, door.port).close()
             except AddressInUse:

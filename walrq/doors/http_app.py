@@ -555,7 +555,10 @@ def _mark(exchange: Exchange) -> Mark | None:
         if not (text.isascii() and text.isdecimal() and len(text) <= 20 and int(text) >= 1):
             raise InvalidArgument(f"the header {name} is a number from 1, not {text[:80]!r}", field=name)
         numbers.append(int(text))
-    return Mark(*numbers)
+    mark = Mark(*numbers)
+    if mark.lowest > mark.sequence:
+        raise InvalidArgument(f"walrq-lowest is {mark.lowest}, beyond walrq-sequence", field="walrq-lowest")
+    return mark
 
 
 def _too_large(size: int) -> FrameTooLarge:

@@ -12,7 +12,7 @@ The OpenAPI document is made from the same table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -233,9 +233,3 @@ def request_of(route: Route, captured: Mapping[str, str], query: Mapping[str, st
                 raise InvalidArgument(f"{name} is in the path and, differently, beside it", field=name)
             given[name] = value
     return request_from_json(given, operation.name)
-
-
-def rows() -> Iterator[tuple[str, str, str]]:
-    """(method, path, what it does) of each, for docs."""
-    for route in ROUTES:
-        yield route.method, route.path, route.about or route.operation.about
