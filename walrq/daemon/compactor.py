@@ -126,8 +126,8 @@ class Compactor:
 
     def _look_at_space(self) -> bool:
         """Tell the broker whether pushes may go on."""
-        self._broker.pushes_allowed = allowed = self._storage.space.pushes_allowed
-        return allowed
+        self._broker.pushes_allowed = self._replica.pushes_allowed
+        return self._storage.space.pushes_allowed
 
     async def _replenish(self) -> None:
         """Fill the reserve of a full disk again, as soon as there is space."""

@@ -24,7 +24,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 import outcome
 import trio
@@ -32,12 +32,16 @@ import trio
 from walrq.daemon.broker import Broker
 from walrq.daemon.clock import Clock
 from walrq.daemon.persister import Persister
+from walrq.errors import DiskFull
 from walrq.limits import SLOT_SETTLE_MS
 from walrq.raft.messages import Message
 from walrq.replica import Batch, Replica
 from walrq.storage.storage import Storage
 
 log = logging.getLogger("walrq.driver")
+
+# How often a disk without any room is tried again.
+WRITE_AGAIN_S: Final = 0.5
 
 
 class Job(Protocol):
@@ -69,6 +73,8 @@ class Driver:
         # A batch is being persisted. Invariant: nothing is taken meanwhile, and its end looks for more.
         self._writing = False
         self._failed: outcome.Error | None = None
+        # A batch that the disk had no room for, and that must be written all the same.
+        self._full: Batch | None = None
         # Somebody gathers proposals and will call `go`: no need to wake anybody.
         self._held = False
         self._nudged = False
@@ -225,13 +231,16 @@ class Driver:
         finally:
             # What the disk was told to write is written, and answered.
             with trio.CancelScope(shield=True):
-                while self._writing and self._failed is None:
+                while self._writing and self._failed is None and self._full is None:
                     await self.wait_for_turn()
 
     async def _look_after(self, broker: Broker) -> None:
         """Begin what nobody else has begun; settle a log that has become idle; raise what went wrong."""
         if self._failed is not None:
             self._failed.unwrap()
+        if self._full is not None:
+            await self._write_again(broker)
+            return
         if self._nudged:
             self._nudged = False
             self.pump()
@@ -256,13 +265,31 @@ class Driver:
             await self._stirred.wait()
             self._asleep = False
 
+    async def _write_again(self, broker: Broker) -> None:
+        """The disk had no room for what must be written: wait for some, and hear what peers say meanwhile."""
+        batch = self._full
+        assert batch is not None
+        log.warning("disk_full nothing can be written, not even into what is held back for this: waiting for space")
+        with trio.move_on_after(WRITE_AGAIN_S):
+            while True:
+                self._stirred = trio.Event()
+                await self._stirred.wait()
+                if self._nudged:
+                    self._nudged = False
+                    self.pump()
+        self._full = None
+        if self._inline and not self.persister.busy:
+            self._written(broker, batch, outcome.capture(self._replica.persist, batch))
+        else:
+            self.persister.hand_over(self._replica.persist, (batch,), partial(self._written, broker, batch))
+
     async def turn(self, broker: Broker) -> bool:
         """Write one entry, if there is something to write and nobody else is writing, and answer what it decided."""
         self._broker = broker
         before = self.turns
         if self.persister.running or self._inline:
             self._begin(broker)
-            while self._writing and self._failed is None:
+            while self._writing and self._failed is None and self._full is None:
                 await self.wait_for_turn()
             if self._failed is not None:
                 self._failed.unwrap()
@@ -293,6 +320,12 @@ class Driver:
 
     def _written(self, broker: Broker, batch: Batch, result: outcome.Outcome[None]) -> None:
         """A persist has ended: answer, and go on. What goes wrong is raised by the task."""
+        if isinstance(result, outcome.Error) and isinstance(result.error, DiskFull):
+            # Others have it by now: it is written as soon as there is room, and nothing is acknowledged before.
+            self._full = batch
+            self._stirred.set()
+            self._tell()
+            return
         ended = outcome.capture(self._go_on, broker, batch, result)
         if isinstance(ended, outcome.Error):
             self._failed = ended

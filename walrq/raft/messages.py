@@ -126,10 +126,12 @@ class Heartbeat(Message):
 
 @attrs.frozen
 class HeartbeatReply(Message):
-    """You lead, as far as I know. `wall_ms` is the caller's: its wall clock, as it answers."""
+    """You lead, as far as I know. `wall_ms` and `has_room` are the caller's: its wall clock, and whether its disk has
+    room for more than what is held back for a full one, as it answers."""
 
     round: int
     wall_ms: int | None = None
+    has_room: bool = True
 
 
 @attrs.frozen
@@ -253,6 +255,10 @@ NUMBERS: Final[dict[type[Message], int]] = {
 }
 
 
+# Fields at the end that came with later versions: an older node leaves them out, and they are as if nothing was said.
+ADDED: Final[dict[type[Message], int]] = {HeartbeatReply: 1}
+
+
 def _uint(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= UINT64_MAX:
         raise ValueError("is not an unsigned integer of 64 bits")
@@ -345,12 +351,14 @@ class _Form:
         get: all fields of a message, in order.
         plain: (position, conversion) of those that CBOR cannot take as they are.
         checks: for each field its name and what makes it from a decoded value.
+        needed: how many of them must be there.
     """
 
     number: int
     get: Callable[[Message], tuple[Any, ...]]
     plain: tuple[tuple[int, Callable[[Any], Any]], ...]
     checks: tuple[tuple[str, Callable[[Any], Any]], ...]
+    needed: int
 
 
 def _form(kind: type[Message], number: int) -> _Form:
@@ -360,6 +368,7 @@ def _form(kind: type[Message], number: int) -> _Form:
         operator.attrgetter(*(name for name, _, _ in fields)),
         tuple((at, to_plain) for at, (_, to_plain, _) in enumerate(fields, 1) if to_plain is not _as_is),
         tuple((name, from_plain) for name, _, from_plain in fields),
+        len(fields) - ADDED.get(kind, 0),
     )
 
 
@@ -437,9 +446,9 @@ def decode(data: bytes) -> Message:
         raise RemoteProtocolError(f"peer message: number {parts[0]} is not known to this version")
     form = _FORMS[kind]
     # A later version may have added fields behind; this one has no use for them.
-    if len(parts) <= len(form.checks):
+    if len(parts) <= form.needed:
         raise RemoteProtocolError(
-            f"{kind.__name__}: {len(parts) - 1} fields came, {len(form.checks)} are needed", field=kind.__name__
+            f"{kind.__name__}: {len(parts) - 1} fields came, {form.needed} are needed", field=kind.__name__
         )
     values = []
     for (name, from_plain), part in zip(form.checks, parts[1:], strict=False):

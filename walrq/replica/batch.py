@@ -28,6 +28,7 @@ class Batch:
         hurt: this node does not have all that it acknowledged, to be noted first.
         company: who else decides: to be stored with term and vote.
         alone: nobody else was sent any of it, so a full disk may refuse it.
+        begun: all but its records is written.
     """
 
     ready: Ready
@@ -40,6 +41,7 @@ class Batch:
     repaired: bool = False
     hurt: bool = False
     refused: bool = False
+    begun: bool = False
 
     @property
     def may_use_reserve(self) -> bool:

@@ -24,6 +24,7 @@ from walrq.raft.messages import (
     RecordsRequest,
     VoteReply,
 )
+from walrq.raft.quorum import has_majority
 from walrq.replica.batch import Pending
 from walrq.replica.state import State
 from walrq.storage.findings import Finding, Verdict
@@ -50,6 +51,7 @@ class Peers(State):
             if type(message) is HeartbeatReply and message.wall_ms is not None and raft.lead is not None:
                 if message.sender in self._configuration.voters:
                     self._times.tell_wall(message.sender, message.wall_ms, reading)
+                    self._has_room[message.sender] = message.has_room
             elif type(message) is Heartbeat and message.lease_ms is not None and message.term >= raft.term:
                 self._times.tell_lease(message.term, message.lease_ms)
         try:
@@ -288,7 +290,13 @@ class Peers(State):
             elif kind is HeartbeatReply:
                 assert isinstance(message, HeartbeatReply)
                 messages[position] = HeartbeatReply(
-                    message.cluster, message.sender, message.receiver, message.term, message.round, reading.wall_ms
+                    message.cluster,
+                    message.sender,
+                    message.receiver,
+                    message.term,
+                    message.round,
+                    reading.wall_ms,
+                    self._storage.space.pushes_allowed,
                 )
             elif kind is VoteReply:
                 assert isinstance(message, VoteReply)
@@ -312,6 +320,30 @@ class Peers(State):
                 return []
             entries.append(entry)
         return entries
+
+    @property
+    def has_own_room(self) -> bool:
+        """Whether this node's disk has room for more than what is held back for a full one."""
+        return self._storage.space.pushes_allowed
+
+    @property
+    def pushes_allowed(self) -> bool:
+        """Whether there is room for more: on the own disk, and while this node leads on those of a majority.
+
+        Those who are silent do not count as having room while those who answer are a majority: what was pushed then
+        could be written by those only who have none.
+        """
+        if not self._storage.space.pushes_allowed:
+            return False
+        if self._alone or self._raft.lead is None or not self._has_room or all(self._has_room.values()):
+            return True
+        ticks, election = self._raft.ticks, self.config.timing.election
+        voters = self._configuration.voters
+        there = {self.config.node_id} | {
+            node for node in voters if node in self._heard and ticks - self._heard[node] <= election
+        }
+        roomy = [node for node in there if self._has_room.get(node, True)]
+        return has_majority(voters, roomy) or not has_majority(voters, there)
 
     def fill(self, append: Append) -> Append | None:
         """An append with its entries, from the log; None: they are no longer there (`link_lost`). Blocking; any thread.

@@ -140,9 +140,26 @@ class Seam(Peers):
     def persist(self, batch: Batch) -> None:
         """Write a batch; durable by the fsync policy when this returns. Blocking.
 
-        A full disk refuses the batch of a node that is alone (`complete` answers with `DiskFull`); any other error is
-        final.
+        A full disk refuses the batch of a node that is alone (`complete` answers with `DiskFull`). Any other error is
+        final, except for:
+
+        Raises:
+            DiskFull: not even the reserve has room for what others may have by now: call it again later, until it
+                returns. Meanwhile this node acknowledges nothing new; a leader whose persist takes so long steps down.
         """
+        if not batch.begun:
+            self._begin(batch)
+            batch.begun = True
+        if batch.records:
+            try:
+                self._storage.append_batch(batch.records, may_use_reserve=batch.may_use_reserve)
+            except DiskFull:
+                if not batch.alone:
+                    raise
+                batch.refused = True
+
+    def _begin(self, batch: Batch) -> None:
+        """All of a batch but its records."""
         if batch.repaired:
             self._storage.repaired()
         if batch.hurt:
@@ -166,13 +183,6 @@ class Seam(Peers):
             )
         if ready.cut_from is not None:
             self._storage.truncate_suffix(ready.cut_from)
-        if batch.records:
-            try:
-                self._storage.append_batch(batch.records, may_use_reserve=batch.may_use_reserve)
-            except DiskFull:
-                if not batch.alone:
-                    raise
-                batch.refused = True
 
     def complete(self, batch: Batch) -> Done:
         """A batch was persisted: count it, apply what committed."""

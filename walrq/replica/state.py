@@ -85,6 +85,8 @@ class State:
         self._reading: Reading | None = None  # the last one; an office begins with it, never before its log's end
         # --- peers
         self._heard: dict[str, int] = {}
+        # Whether other voters have room on their disks, as each told this leader last.
+        self._has_room: dict[str, bool] = {}
         self._links: dict[str, Member] = {}
         # The newest version of the state machine that others can be, as each told last.
         self._versions: dict[str, int] = {}
@@ -230,6 +232,7 @@ class State:
         self._times.office(before if before is not None else self._raft.term)
         self._point_proposed = 0
         self._raised_at = 0
+        self._has_room.clear()
         self._unreadable = frozenset()
         self._ahead.office(self.machine if lead is not None else None)
         if lead is not None and self._reading is not None:
