@@ -45,13 +45,14 @@ from walrq.errors import (
     WalrqError,
 )
 from walrq.ids import open_receipt
-from walrq.limits import IN_FLIGHT_BYTES_MAX
+from walrq.limits import IN_FLIGHT_BYTES_MAX, REDRIVE_PER_ENTRY
 from walrq.protocol.requests import Incoming
 from walrq.queues import commands, death, reads
 from walrq.queues import settings as queue_settings
+from walrq.queues.batch import Batch
 from walrq.queues.effects import LookFar, Result, Seen
 from walrq.queues.machine import not_found
-from walrq.replica import Done, Replica
+from walrq.replica import ColdSearch, Done, Replica
 from walrq.tiers.timers import Search
 
 log = logging.getLogger("walrq.broker")
@@ -363,7 +364,7 @@ class Broker:
         if len(columns.payloads) > settings.max_message_bytes:
             _check_sizes(columns, settings.max_message_bytes)
         if not self.pushes_allowed:
-            raise DiskFull("the disk is full: pushes wait for space, everything else goes on", retry_after_ms=1_000)
+            raise DiskFull(self._why_full(), retry_after_ms=1_000)
         self.log(
             call,
             commands.Push(
@@ -382,6 +383,11 @@ class Broker:
         if delay_ms or request.deliver_at_ms is not None or settings.paused or settings.max_in_flight is not None:
             return
         self.polls.coming(call, queue, len(columns.ends) >> 2)
+
+    def _why_full(self) -> str:
+        if self.replica.has_own_room:
+            return "the disks of a majority are full: pushes wait for space, everything else goes on"
+        return "the disk is full: pushes wait for space, everything else goes on"
 
     def _pushed(self, call: Call, result: Result) -> None:
         lane = call.lane
@@ -495,13 +501,57 @@ class Broker:
         """Propose what names messages; those that may lie in sealed pages are looked up, and it is proposed again."""
 
         def finish(call: Call, result: Any) -> None:
-            if isinstance(result, LookFar):
+            if isinstance(result, LookFar) and result.cold:
+                self._reach(call, self.replica.search_ids(command.queue, result.cold), again)
+            elif isinstance(result, LookFar):
                 search = self.replica.find_far(result.ids)
                 self.cold.add(lambda _: search.attempt(), lambda why: self._found(call, command, search, why))
             else:
                 self.answer(call, result)
 
+        def again(search: ColdSearch) -> None:
+            self._ask_by_id(call, attrs.evolve(command, cold=search.seen))  # type: ignore[misc]
+
         self.log(call, command, finish)
+
+    def _reach(self, call: Call, search: ColdSearch | None, then: Callable[[ColdSearch], None]) -> None:
+        """Look for cold messages in a thread, propose to bring those back that were found, and go on with `then`."""
+
+        def found(_: Any) -> None:
+            assert search is not None
+            try:
+                if search.why:
+                    raise CorruptRecord(f"a page of messages beyond the hot window is damaged: {search.why}")
+                for each in search.commands():
+                    self._propose(commands.Tagged(each))
+                then(search)
+            except WalrqError as error:
+                self.counters.refused += 1
+                self.answer(call, to_failed(error))
+
+        if search is None:
+            # The queue is gone by now.
+            self.answer(call, to_failed(NotReady("ask again", retry_after_ms=10)))
+            return
+        self.counters.cold_replies += 1
+        run = search.run
+        self.cold.add(lambda _: run(), found)
+
+    def _cold_dead(self, name: str, where: api.Filter | None) -> tuple[int, Callable[[Batch], bool]] | None:
+        """(uid, test) of the dead-letter queue in which dead messages of queue `name` are cold; None: none are."""
+        queue = self.machine.queues.get(name)
+        target = death.target_name(queue) if queue is not None else None
+        buried = self.machine.queues.get(target) if target is not None else None
+        if buried is None or not any(cold.origins.get(name) for cold in buried.cold.values()):
+            return None
+        uid, ids = buried.uid, death.wanted(where)
+
+        def matches(batch: Batch) -> bool:
+            if batch.origin is None or batch.origin.queue != name:
+                return False
+            return any(death.matches(where, ids, batch, offset, uid) for offset in range(batch.count))
+
+        return uid, matches
 
     def _found(self, call: Call, command: commands.Cancel | commands.Reschedule, search: Search, why: str) -> None:
         try:
@@ -526,13 +576,63 @@ class Broker:
     def _redrive(self, call: Call, request: api.Redrive) -> None:
         if request.dry_run:
             self._check_applied()
+        cold = self._cold_dead(request.queue, request.where)
+        if cold is not None:
+            search = self.replica.search_cold(*cold, messages_max=request.limit)
+            if request.dry_run:
+                self._look(search, lambda: self._count_dead(call, request, search))
+            else:
+                self._reach(call, search, lambda search: self._redrive_now(call, request, more=not search.is_all))
+        elif request.dry_run:
             self.answer(call, death.count_matching(self.machine, request))
-            return
-        command = commands.Redrive(request.queue, request.limit, request.target, request.where)
+        else:
+            self._redrive_now(call, request, more=False)
+
+    def _redrive_now(self, call: Call, request: api.Redrive, *, more: bool) -> None:
+        command = commands.Redrive(request.queue, request.limit, request.target, request.where, more)
         self.log(call, command, self._finish_plain)
 
-    def _purge_dead(self, call: Call, request: api.PurgeDead) -> None:
-        self.log(call, commands.PurgeDead(request.queue, request.where), self._finish_plain)
+    def _count_dead(self, call: Call, request: api.Redrive, search: ColdSearch) -> None:
+        """A dry run: what a redrive would move, what is cold included."""
+        hot = death.count_matching(self.machine, request)
+        count = hot.count + sum(each.batch.live for each in search.found)
+        limit = request.limit
+        self.answer(call, api.Moved(min(count, limit), hot.more or count > limit or not search.is_all))
+
+    def _look(self, search: ColdSearch, then: Callable[[], None]) -> None:
+        """Look for cold messages in a thread, without bringing them back."""
+        self.counters.cold_replies += 1
+        self.cold.add(lambda _: search.run(), lambda _: then())
+
+    def _purge_dead(self, call: Call, request: api.PurgeDead, removed: int = 0) -> None:
+        command = commands.PurgeDead(request.queue, request.where)
+        cold = self._cold_dead(request.queue, request.where)
+        if cold is None and not removed:
+            self.log(call, command, self._finish_plain)
+            return
+
+        def finish(call: Call, result: Any) -> None:
+            self.answer(call, api.Done(result.count + removed) if isinstance(result, api.Done) else result)
+
+        def go_on(call: Call, result: Any) -> None:
+            if isinstance(result, api.Done):
+                self._purge_dead(call, request, removed + result.count)
+            else:
+                self.answer(call, result)
+
+        def found(search: ColdSearch) -> None:
+            if search.is_all:
+                self.log(call, command, finish)
+                return
+            # Some now, under no number of the session: a repeated request goes on with what is left.
+            call.finish = go_on
+            self._pending[self._propose(commands.Tagged(command))] = call
+            self._wake()
+
+        if cold is None:
+            self.log(call, command, finish)
+        else:
+            self._reach(call, self.replica.search_cold(*cold, messages_max=REDRIVE_PER_ENTRY), found)
 
     def _move(self, call: Call, request: api.Move) -> None:
         self.log(call, commands.Move(request.source, request.target, request.limit), self._finish_plain)
@@ -557,14 +657,31 @@ class Broker:
 
     def _peek(self, call: Call, request: api.Peek) -> None:
         self._check_applied()
+        queue = self.machine.require(request.queue)
+        if request.state == api.State.DEAD:
+            self._list_dead(call, api.ListDead(request.queue, request.limit, request.after, bodies=request.bodies))
+            return
+        if request.state == api.State.READY and queue.cold:
+            search = self.replica.search_cold(
+                queue.uid, lambda batch: True, messages_max=request.limit + 1, after=request.after
+            )
+            self._look(search, lambda: self._peek_cold(call, request, search))
+            return
         is_far = request.state == api.State.DELAYED and request.after >= reads.FAR_AFTER
         seen, following = ([], 0) if is_far else reads.peek(self.machine, request)
         if is_far or (request.state == api.State.DELAYED and not following and self._waits_far(request.queue)):
             self._peek_far(call, request, seen)
-        elif request.state == api.State.DEAD:
-            self._page(call, seen, following, lambda position: request.after + position, request.bodies)
         else:
             self._page(call, seen, following, lambda position: seen[position].peeked.sequence, request.bodies)
+
+    def _peek_cold(self, call: Call, request: api.Peek, search: ColdSearch) -> None:
+        """Ready messages, hot and cold, by sequence."""
+        try:
+            seen, following = reads.peek(self.machine, request, [each.batch for each in search.found])
+        except WalrqError as error:
+            self.answer(call, to_failed(error))
+            return
+        self._page(call, seen, following, lambda position: seen[position].peeked.sequence, request.bodies)
 
     def _waits_far(self, name: str) -> bool:
         queue = self.machine.queues.get(name)
@@ -591,7 +708,20 @@ class Broker:
 
     def _list_dead(self, call: Call, request: api.ListDead) -> None:
         self._check_applied()
-        seen, following = reads.dead(self.machine, request)
+        cold = self._cold_dead(request.queue, request.where)
+        if cold is None:
+            self._dead_page(call, request, None)
+            return
+        search = self.replica.search_cold(*cold, messages_max=request.after + request.limit + 1)
+        self._look(search, lambda: self._dead_page(call, request, search))
+
+    def _dead_page(self, call: Call, request: api.ListDead, search: ColdSearch | None) -> None:
+        found = [each.batch for each in search.found] if search is not None else []
+        try:
+            seen, following = reads.dead(self.machine, request, found)
+        except WalrqError as error:
+            self.answer(call, to_failed(error))
+            return
         self._page(call, seen, following, lambda position: request.after + position, request.bodies)
 
     def _page(

@@ -156,21 +156,24 @@ class FarFound:
 
 @value
 class Cancel:
-    """See `api.Cancel`. `far`: what the leader found, if it had to look."""
+    """See `api.Cancel`. `far`: what the leader found, if it had to look. `cold`: it also looked for cold messages, in
+    all stretches of the queue with lower numbers than this, and what it found goes before this command."""
 
     queue: str
     ids: tuple[int, ...]
     far: FarFound | None = None
+    cold: int = 0
 
 
 @value
 class Reschedule:
-    """See `api.Reschedule`. `far`: as for `Cancel`."""
+    """See `api.Reschedule`. `far`, `cold`: as for `Cancel`."""
 
     queue: str
     id: int
     deliver_at_ms: int
     far: FarFound | None = None
+    cold: int = 0
 
 
 @value
@@ -198,12 +201,13 @@ class DeleteQueue:
 
 @value
 class Redrive:
-    """See `api.Redrive` (a dry run never reaches the log)."""
+    """See `api.Redrive` (a dry run never reaches the log). `more`: some of those that are cold match as well."""
 
     queue: str
     limit: int
     target: str | None = None
     where: Filter | None = None
+    more: bool = False
 
 
 @value
@@ -345,7 +349,9 @@ def since(command: Command) -> int:
     if isinstance(command, SetQueue):
         return 2 if command.settings.keys() & SETTINGS_SINCE_2 else 1
     if isinstance(command, Cancel | Reschedule):
-        return 2 if command.far is not None else 1
+        return 2 if command.far is not None or command.cold else 1
+    if isinstance(command, Redrive):
+        return 2 if command.more else 1
     return SINCE.get(type(command), 1)
 
 
@@ -406,18 +412,22 @@ def _open_filter(raw: Any) -> Filter | None:
     return Filter(reason, error_type, contains, None if ids is None else tuple(ids))
 
 
-def _far_found(found: FarFound | None) -> list[Any]:
+def _looked(found: FarFound | None, cold: int) -> list[Any]:
     # Written only where it is used: version 1 reads all else.
+    if cold:
+        return [*(_looked(found, 0) or [None]), cold]
     if found is None:
         return []
     return [[found.seen, [[f.number, f.position, encode_page([(pack(f.row), f.row.more)])] for f in found.rows]]]
 
 
-def _open_far_found(rest: Sequence[Any]) -> FarFound | None:
-    if not rest:
-        return None
+def _open_looked(rest: Sequence[Any]) -> tuple[FarFound | None, int]:
+    cold = rest[1] if len(rest) > 1 else 0
+    if not rest or rest[0] is None:
+        return None, cold
     seen, rows = rest[0]
-    return FarFound(seen, tuple(Found(number, position, PageView(page, 1).row(0)) for number, position, page in rows))
+    found = FarFound(seen, tuple(Found(number, position, PageView(page, 1).row(0)) for number, position, page in rows))
+    return found, cold
 
 
 _Encoder: TypeAlias = Callable[[Any], list[Any]]
@@ -463,12 +473,12 @@ _ENCODERS: Final[dict[type, tuple[int, _Encoder]]] = {
     Touch: (Op.TOUCH.value, lambda c: [c.queue, _targets(c.targets), c.visibility_ms]),
     Forget: (Op.FORGET.value, lambda c: [c.request]),
     Undo: (Op.UNDO.value, lambda c: [_targets(c.targets)]),
-    Cancel: (Op.CANCEL.value, lambda c: [c.queue, c.ids, *_far_found(c.far)]),
-    Reschedule: (Op.RESCHEDULE.value, lambda c: [c.queue, c.id, c.deliver_at_ms, *_far_found(c.far)]),
+    Cancel: (Op.CANCEL.value, lambda c: [c.queue, c.ids, *_looked(c.far, c.cold)]),
+    Reschedule: (Op.RESCHEDULE.value, lambda c: [c.queue, c.id, c.deliver_at_ms, *_looked(c.far, c.cold)]),
     SetQueue: (Op.SET_QUEUE.value, lambda c: [c.queue, dict(sorted(c.settings.items())), c.create]),
     PurgeQueue: (Op.PURGE_QUEUE.value, lambda c: [c.queue]),
     DeleteQueue: (Op.DELETE_QUEUE.value, lambda c: [c.queue]),
-    Redrive: (Op.REDRIVE.value, lambda c: [c.queue, c.limit, c.target, _filter(c.where)]),
+    Redrive: (Op.REDRIVE.value, lambda c: [c.queue, c.limit, c.target, _filter(c.where), *((True,) if c.more else ())]),
     PurgeDead: (Op.PURGE_DEAD.value, lambda c: [c.queue, _filter(c.where)]),
     Move: (Op.MOVE.value, lambda c: [c.source, c.target, c.limit]),
     OpenSession: (Op.OPEN_SESSION.value, lambda c: []),
@@ -496,12 +506,12 @@ _DECODERS: Final[dict[int, _Decoder]] = {
     Op.TOUCH.value: lambda f: Touch(f[4], _open_targets(f[5]), f[6]),
     Op.FORGET.value: lambda f: Forget(f[4]),
     Op.UNDO.value: lambda f: Undo(_open_targets(f[4])),
-    Op.CANCEL.value: lambda f: Cancel(f[4], tuple(f[5]), _open_far_found(f[6:])),
-    Op.RESCHEDULE.value: lambda f: Reschedule(f[4], f[5], f[6], _open_far_found(f[7:])),
+    Op.CANCEL.value: lambda f: Cancel(f[4], tuple(f[5]), *_open_looked(f[6:])),
+    Op.RESCHEDULE.value: lambda f: Reschedule(f[4], f[5], f[6], *_open_looked(f[7:])),
     Op.SET_QUEUE.value: lambda f: SetQueue(f[4], f[5], f[6]),
     Op.PURGE_QUEUE.value: lambda f: PurgeQueue(f[4]),
     Op.DELETE_QUEUE.value: lambda f: DeleteQueue(f[4]),
-    Op.REDRIVE.value: lambda f: Redrive(f[4], f[5], f[6], _open_filter(f[7])),
+    Op.REDRIVE.value: lambda f: Redrive(f[4], f[5], f[6], _open_filter(f[7]), *f[8:]),
     Op.PURGE_DEAD.value: lambda f: PurgeDead(f[4], _open_filter(f[5])),
     Op.MOVE.value: lambda f: Move(f[4], f[5], f[6]),
     Op.OPEN_SESSION.value: lambda f: OpenSession(),

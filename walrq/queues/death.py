@@ -6,7 +6,8 @@ dead-letter queue is a queue like any other; a message in it keeps its id and ca
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import heapq
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from walrq import api
@@ -190,14 +191,17 @@ def wanted(where: Filter | None) -> Collection[int] | None:
     return frozenset(where.ids) if where is not None and where.ids is not None else None
 
 
-def dead_runs(m: Machine, name: str, *, states: tuple[int, ...] = (READY,)) -> Iterator[tuple[Queue, Batch, Run]]:
+def dead_runs(
+    m: Machine, name: str, *, states: tuple[int, ...] = (READY,), cold: Sequence[Batch] = ()
+) -> Iterator[tuple[Queue, Batch, Run]]:
     """Dead messages of the queue `name`: those in its dead-letter queue by sequence, then its parked ones in order of
-    death. Pieces of batches that were touched before; fresh ones as a run that stands for the fresh rest."""
+    death. Pieces of batches that were touched before; fresh ones as a run that stands for the fresh rest. With those
+    batches of the dead-letter queue that are `cold`, by sequence."""
     queue = m.queues.get(name)
     target = target_name(queue) if queue is not None else None
     buried = m.queues.get(target) if target is not None else None
     if buried is not None and buried.origins.get(name):
-        for batch in buried.batches():
+        for batch in heapq.merge(buried.batches(), cold, key=lambda batch: batch.seq):
             if batch.origin is not None and batch.origin.queue == name and batch.live:
                 for run in visible_runs(batch):
                     if run.state in states:
@@ -265,6 +269,7 @@ def redrive(m: Machine, command: commands.Redrive) -> api.Moved:
     queue = m.require(command.queue)
     target = m.require(command.target) if command.target is not None else queue
     found, more = _selected(m, command.queue, command.where, command.limit)
+    more = more or command.more
     moved = 0
     for source, batch, first, last in found:
         run = taken(source, batch, first, last)

@@ -50,10 +50,12 @@ class Granted:
 
 @value
 class LookFar:
-    """Nothing was done yet: these ids may lie in sealed pages of what waits beyond the horizon, and must be looked up
-    there first. Never remembered: the request comes again with what was found."""
+    """Nothing was done yet: these ids may lie in sealed pages of what waits beyond the horizon, those of `cold` in
+    sealed stretches beyond the hot window, and must be looked up there first. Never remembered: the request comes again
+    with what was found."""
 
     ids: tuple[int, ...]
+    cold: tuple[int, ...] = ()
 
 
 @value

@@ -23,6 +23,7 @@ import cbor2
 
 from walrq import api
 from walrq.errors import InvalidArgument
+from walrq.ids import id_parts
 from walrq.queues import commands
 from walrq.queues.batch import READY, UNTOUCHED_FIELDS, Batch, Origin, Run, batch_row, open_attempts
 from walrq.queues.lanes import FRONT, GROUPED, SEALED_FIRST, TAIL, Cold, Stretch, cold_page, page_of, rows_of
@@ -137,6 +138,8 @@ def _add(m: Machine, queue: Queue, lane: int, batch: Batch, *, remove: Callable[
     cold.blocks[block] = cold.blocks.get(block, 0) + 1
     m.live_blocks[block] = m.live_blocks.get(block, 0) + 1
     origin = batch.origin
+    if origin is not None:
+        cold.moved += 1
     if origin is not None and origin.queue is not None:
         queue.origins[origin.queue] = queue.origins.get(origin.queue, 0) + batch.live
         cold.origins[origin.queue] = cold.origins.get(origin.queue, 0) + batch.live
@@ -351,6 +354,8 @@ def _thaw(m: Machine, queue: Queue, cold: Cold, row: Sequence[Any], *, in_turn: 
     block = batch.index >> LIVE_SHIFT
     _unblock(cold.blocks, block)
     origin = batch.origin
+    if origin is not None:
+        cold.moved -= 1
     if origin is not None and origin.queue is not None:
         _less(queue.origins, origin.queue, batch.live)
         _less(cold.origins, origin.queue, batch.live)
@@ -394,6 +399,64 @@ def _unblock(blocks: dict[int, int], block: int) -> None:
         blocks[block] = left
     else:
         del blocks[block]
+
+
+# --- by id ---------------------------------------------------------------------------------------------------
+def holds(batch: Batch, uid: int, identifier: int) -> bool:
+    """Whether a batch of the queue `uid` that is in no queue has something left of a message."""
+    offset = identifier - batch.id_of(uid, 0)
+    if not 0 <= offset < batch.count:
+        return False
+    return batch.fresh or any(run.first <= offset <= run.last for run in (batch.pieces or {}).values())
+
+
+def find(m: Machine, queue: Queue, ids: Sequence[int], seen: int) -> list[int]:
+    """Bring messages back that are cold and in memory. Returns those that may be in sealed stretches from `seen` on.
+
+    A message whose id was given here stands in the stretch that begins before it, if in any; one that has kept the id
+    of another place may be in every stretch.
+    """
+    missing = list(ids)
+    for lane, cold in list(queue.cold.items()):
+        for stretch in (cold.front, cold.tail):
+            page = cold.page(stretch.number)
+            if page is None:
+                continue
+            picked = []
+            for row in rows_of(page):
+                batch = opened(row)
+                if any(holds(batch, queue.uid, identifier) for identifier in missing):
+                    picked.append(batch.seq)
+                    missing = [identifier for identifier in missing if not holds(batch, queue.uid, identifier)]
+            if picked:
+                hydrate(m, commands.Hydrate(queue.uid, lane, stretch.number, b"", tuple(picked)))
+    unseen = []
+    for identifier in missing:
+        _, uid, sequence = id_parts(identifier)
+        own = sequence if uid == queue.uid else 0
+        if any(_may_hold(cold, own, seen) for cold in queue.cold.values()):
+            unseen.append(identifier)
+    return unseen
+
+
+def _may_hold(cold: Cold, sequence: int, seen: int) -> bool:
+    """Whether a sealed stretch from number `seen` on may hold that sequence, 0 = something that was moved."""
+    if cold.moved and any(number >= seen for number in cold.sealed):
+        return True
+    number = stretch_of(cold, sequence)
+    return number is not None and number >= seen
+
+
+def stretch_of(cold: Cold, sequence: int) -> int | None:
+    """The sealed stretch that a sequence would stand in."""
+    if sequence <= cold.floor:
+        return None
+    before = None
+    for stretch in cold.sealed.values():
+        if stretch.first > sequence:
+            break
+        before = stretch.number
+    return before
 
 
 # --- the rest -----------------------------------------------------------------------------------------------

@@ -169,6 +169,7 @@ class Cold:
         floor: no batch up to this sequence is cold. A run with a higher order waits until those before it are back.
         messages, batches, bytes: of all that is cold.
         blocks: batches per block of log indexes.
+        moved: how many of the batches have an origin, so that their ids say nothing about where they stand.
         mixed: priorities of ungrouped messages that stand among grouped ones.
         origins: dead messages by the name of the queue they died in.
         unsaved: bytes of sealed stretches that no durable snapshot is known to hold. Not part of the state.
@@ -183,6 +184,7 @@ class Cold:
         "front_rows",
         "messages",
         "mixed",
+        "moved",
         "origins",
         "sealed",
         "tail",
@@ -202,6 +204,7 @@ class Cold:
         self.sealed: OrderedDict[int, Stretch] = OrderedDict()
         self.tail = Stretch(TAIL)
         self.tail_rows: list[bytes] = []
+        self.moved = 0
         self.mixed: set[int] = set()
         self.origins: dict[str, int] = {}
         self.unsaved: dict[int, bytes] = {}
@@ -229,6 +232,7 @@ class Cold:
             self.bytes,
             sorted(self.blocks.items()),
             [each.fields() for each in self.stretches()],
+            self.moved,
             sorted(self.mixed),
             sorted(self.origins.items()),
         ]
@@ -236,7 +240,7 @@ class Cold:
     @classmethod
     def of(cls, fields: Sequence[Any], tail: bytes | None, front: bytes | None) -> Cold:
         """From plain values and the pages of what is not sealed."""
-        floor, messages, batches, size, blocks, stretches, mixed, origins = fields
+        floor, messages, batches, size, blocks, stretches, moved, mixed, origins = fields
         self = cls(floor)
         self.messages, self.batches, self.bytes = messages, batches, size
         self.blocks = dict(blocks)
@@ -250,6 +254,7 @@ class Cold:
                 stretch.weight = sum(map(len, self.front_rows))
             else:
                 self.sealed[stretch.number] = stretch
+        self.moved = moved
         self.mixed.update(mixed)
         self.origins = dict(origins)
         return self

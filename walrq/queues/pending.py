@@ -15,7 +15,7 @@ from walrq import api
 from walrq.api import Outcome
 from walrq.far.rows import Row
 from walrq.ids import SEQUENCE_BITS, id_parts
-from walrq.queues import commands, timers
+from walrq.queues import commands, horizon, timers
 from walrq.queues.batch import LEASED, PARKED, Batch, Run
 from walrq.queues.effects import LookFar
 from walrq.queues.leases import come_back
@@ -69,6 +69,14 @@ def _unseen(m: Machine, queue: Queue, ids: tuple[int, ...], found: commands.FarF
         and m.far.in_tail(identifier) is None
         and locate(queue, identifier) is None
     )
+
+
+def _unseen_cold(m: Machine, queue: Queue, ids: tuple[int, ...], seen: int) -> tuple[int, ...]:
+    """Bring those of `ids` back that are cold and in memory; those that may be in sealed stretches nobody looked at."""
+    if not queue.cold:
+        return ()
+    wanted = [identifier for identifier in ids if locate(queue, identifier) is None]
+    return tuple(horizon.find(m, queue, wanted, seen)) if wanted else ()
 
 
 def _take_far(m: Machine, queue: Queue, identifier: int, found: commands.FarFound | None) -> Row | None:
@@ -140,9 +148,9 @@ def sweep_far(m: Machine, command: commands.SweepFar) -> api.Done:
 def cancel(m: Machine, command: commands.Cancel) -> api.Outcomes | LookFar:
     """Remove pending messages."""
     queue = m.require(command.queue)
-    unseen = _unseen(m, queue, command.ids, command.far)
-    if unseen:
-        return LookFar(unseen)
+    unseen, cold = _unseen(m, queue, command.ids, command.far), _unseen_cold(m, queue, command.ids, command.cold)
+    if unseen or cold:
+        return LookFar(unseen, cold)
     outcomes = []
     for identifier in command.ids:
         found = locate(queue, identifier)
@@ -169,9 +177,9 @@ def reschedule(m: Machine, command: commands.Reschedule) -> api.Outcomes | LookF
     queue = m.require(command.queue)
     due_ms = command.deliver_at_ms
     check_horizon(m, due_ms)
-    unseen = _unseen(m, queue, (command.id,), command.far)
-    if unseen:
-        return LookFar(unseen)
+    unseen, cold = _unseen(m, queue, (command.id,), command.far), _unseen_cold(m, queue, (command.id,), command.cold)
+    if unseen or cold:
+        return LookFar(unseen, cold)
     found = locate(queue, command.id)
     if found is None:
         row = _take_far(m, queue, command.id, command.far)

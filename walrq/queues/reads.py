@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -41,8 +41,11 @@ _STATES = {
 }
 
 
-def peek(m: Machine, request: api.Peek) -> tuple[list[Seen], int]:
+def peek(m: Machine, request: api.Peek, cold: Sequence[Batch] = ()) -> tuple[list[Seen], int]:
     """A page of messages of one state, and the cursor of the next page (0 at the end).
+
+    Args:
+        cold: batches of the queue that are not in memory, as many as a page may need, by sequence.
 
     Raises:
         QueueNotFound: no such queue.
@@ -53,35 +56,41 @@ def peek(m: Machine, request: api.Peek) -> tuple[list[Seen], int]:
     states = _STATES[request.state]
     seen: list[Seen] = []
     room = STORIES_BYTES_MAX
-    from_page = max(0, request.after - BATCH_MESSAGES_MAX) >> PAGE_SHIFT
-    for page, batches in queue.pages.items():
-        if page < from_page:
+    hot = _batches_from(queue, max(0, request.after - BATCH_MESSAGES_MAX) >> PAGE_SHIFT)
+    for batch in heapq.merge(hot, cold, key=lambda batch: batch.seq):
+        if batch.seq + batch.count <= request.after:
             continue
-        for batch in batches.values():
-            if batch.seq + batch.count <= request.after:
+        for run in death.visible_runs(batch):
+            if run.state not in states:
                 continue
-            for run in death.visible_runs(batch):
-                if run.state not in states:
-                    continue
-                for offset in range(max(run.first, request.after - batch.seq), run.last + 1):
-                    if len(seen) == request.limit or room <= 0:
-                        return seen, batch.seq + offset
-                    seen.append(_seen(m, queue, batch, run, offset, request.state))
-                    room -= _weight(seen[-1])
+            for offset in range(max(run.first, request.after - batch.seq), run.last + 1):
+                if len(seen) == request.limit or room <= 0:
+                    return seen, batch.seq + offset
+                seen.append(_seen(m, queue, batch, run, offset, request.state))
+                room -= _weight(seen[-1])
     return seen, 0
 
 
-def dead(m: Machine, request: api.ListDead) -> tuple[list[Seen], int]:
+def _batches_from(queue: Queue, from_page: int) -> Iterator[Batch]:
+    for page, batches in queue.pages.items():
+        if page >= from_page:
+            yield from batches.values()
+
+
+def dead(m: Machine, request: api.ListDead, cold: Sequence[Batch] = ()) -> tuple[list[Seen], int]:
     """A page of the dead messages of a queue, in its dead-letter queue first, then the parked ones.
 
     The cursor counts matching messages.
+
+    Args:
+        cold: batches of the dead-letter queue that are not in memory, up to the end of the page, by sequence.
     """
     m.require(request.queue)
     ids = death.wanted(request.where)
     seen: list[Seen] = []
     position = 0
     room = STORIES_BYTES_MAX
-    for queue, batch, run in death.dead_runs(m, request.queue, states=(READY, LEASED, DELAYED, BACKOFF)):
+    for queue, batch, run in death.dead_runs(m, request.queue, states=(READY, LEASED, DELAYED, BACKOFF), cold=cold):
         for offset in range(run.first, run.last + 1):
             if not death.matches(request.where, ids, batch, offset, queue.uid):
                 continue
@@ -225,7 +234,7 @@ def _info(m: Machine, queue: Queue) -> api.QueueInfo:
         leased=number.leased,
         parked=queue.parked,
         dead=number.dead,
-        bytes=queue.bytes + queue.far_bytes,
+        bytes=queue.bytes + queue.far_bytes + sum(cold.bytes for cold in queue.cold.values()),
         oldest_ms=oldest_ms(queue),
         pushed=queue.pushed,
         delivered=queue.delivered,

@@ -10,16 +10,19 @@ thirsty because something was taken from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
 
 import attrs
+import cbor2
 
 from walrq.errors import CorruptRecord, StorageError
+from walrq.ids import id_parts
+from walrq.queues.batch import Batch
 from walrq.queues.commands import Hydrate
-from walrq.queues.horizon import hot_ready
+from walrq.queues.horizon import hot_ready, opened, stretch_of
 from walrq.queues.image import stretch_key
-from walrq.queues.lanes import GROUPED, SEALED_FIRST, TAIL, Cold, Stretch
+from walrq.queues.lanes import GROUPED, SEALED_FIRST, TAIL, Cold, Stretch, page_of, rows_of
 from walrq.queues.machine import Machine
 from walrq.queues.queue import Queue
 from walrq.storage.storage import Storage
@@ -215,3 +218,118 @@ def _stretches(cold: Cold) -> Iterator[Stretch]:
     yield from cold.sealed.values()
     if cold.tail_rows:
         yield cold.tail
+
+
+# --- out of turn --------------------------------------------------------------------------------------------
+@attrs.frozen
+class Found:
+    """A batch that was found: in which stretch, its row, and the batch that this makes, in no queue."""
+
+    lane: int
+    stretch: int
+    row: list[Any]
+    batch: Batch
+
+
+class ColdSearch:
+    """A job: looks for batches among what is cold of a queue, in order of sequence.
+
+    Attributes:
+        seen: stretches with lower numbers were looked at, as far as they can hold what is wanted.
+        found: what was found.
+        is_all: nothing more is wanted of what was cold when it began.
+        why: not empty: a page cannot be read, and the rest was not looked at.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        queue: Queue,
+        wanted: Callable[[Batch], bool],
+        *,
+        messages_max: int | None = None,
+        after: int = 0,
+        ids: Sequence[int] | None = None,
+    ) -> None:
+        """
+        Args:
+            messages_max: as many are enough.
+            after: from this sequence on.
+            ids: only messages with these.
+        """
+        self._storage = storage
+        self._wanted = wanted
+        self._messages_max = messages_max
+        self._after = after
+        self.uid = queue.uid
+        self.seen = queue.next_cold
+        self.found: list[Found] = []
+        self.is_all = True
+        self.why = ""
+        self._places: list[tuple[int, int, int, bytes | None, frozenset[int]]] = []
+        for lane, cold in queue.cold.items():
+            numbers = None if ids is None or cold.moved else _numbers(cold, queue.uid, ids)
+            following = [*(each.first for each in cold.stretches()), 1 << 62][1:]
+            for stretch, end in zip(cold.stretches(), following, strict=True):
+                if end > after and (numbers is None or stretch.number in numbers or stretch.number < SEALED_FIRST):
+                    page = cold.page(stretch.number)
+                    self._places.append((stretch.first, lane, stretch.number, page, frozenset(stretch.taken)))
+        self._places.sort(key=lambda place: place[0])
+
+    def run(self) -> None:
+        """Read until there is enough. Blocking; any thread."""
+        messages = 0
+        for position, (_, lane, number, page, taken) in enumerate(self._places):
+            if page is None:
+                try:
+                    page = self._storage.read_page(stretch_key(self.uid, lane, number))
+                except (CorruptRecord, StorageError) as error:
+                    self.why = error.text
+                if page is None:
+                    # Gone: it came back meanwhile, all of it.
+                    continue
+            for row in rows_of(page):
+                batch = opened(row)
+                is_new = batch.seq not in taken and batch.seq + batch.count > self._after
+                if is_new and self._wanted(batch):
+                    self.found.append(Found(lane, number, row, batch))
+                    messages += batch.live
+            last = max((each.batch.seq for each in self.found), default=0)
+            rest = self._places[position + 1 :]
+            if self._messages_max is not None and messages >= self._messages_max and rest and rest[0][0] > last:
+                self.is_all = False
+                break
+        self.found.sort(key=lambda each: each.batch.seq)
+        if self._messages_max is not None:
+            self._cut(self._messages_max)
+
+    def _cut(self, messages_max: int) -> None:
+        messages = 0
+        for position, each in enumerate(self.found):
+            if messages >= messages_max:
+                del self.found[position:]
+                self.is_all = False
+                return
+            messages += each.batch.live
+
+    def commands(self) -> list[Hydrate]:
+        """What brings back what was found."""
+        by_stretch: dict[tuple[int, int], list[Found]] = {}
+        for each in self.found:
+            by_stretch.setdefault((each.lane, each.stretch), []).append(each)
+        return [
+            Hydrate(
+                self.uid,
+                lane,
+                number,
+                page_of([cbor2.dumps(each.row) for each in found]) if number >= SEALED_FIRST else b"",
+                tuple(each.batch.seq for each in found),
+            )
+            for (lane, number), found in by_stretch.items()
+        ]
+
+
+def _numbers(cold: Cold, uid: int, ids: Sequence[int]) -> set[int]:
+    """Sealed stretches that hold messages with these ids, if any do."""
+    sequences = [sequence for _, owner, sequence in map(id_parts, ids) if owner == uid]
+    return {number for sequence in sequences if (number := stretch_of(cold, sequence)) is not None}

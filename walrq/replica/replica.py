@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from walrq.api import Columns
 from walrq.errors import DiskFull, InvalidArgument
+from walrq.queues.batch import Batch
 from walrq.queues.clocks import Reading
 from walrq.queues.commands import Stamp, Tagged
+from walrq.queues.horizon import holds
 from walrq.queues.image import live_in
 from walrq.queues.reads import lost_messages
 from walrq.raft.membership import Member
 from walrq.raft.snapshots import Chunk
-from walrq.replica.ahead import ReadAhead
+from walrq.replica.ahead import ColdSearch, ReadAhead
 from walrq.replica.batch import Done
 from walrq.replica.company import group_of, only
 from walrq.replica.config import ReplicaConfig
@@ -313,6 +316,26 @@ class Replica(Seam):
             return
         for command in commands:
             self._ahead.proposed(self.propose(Tagged(command)))
+
+    def search_cold(
+        self,
+        uid: int,
+        wanted: Callable[[Batch], bool],
+        *,
+        messages_max: int | None = None,
+        after: int = 0,
+        ids: Sequence[int] | None = None,
+    ) -> ColdSearch:
+        """A search among what is cold of a queue: run it in a thread."""
+        queue = self.machine.by_uid[uid]
+        return ColdSearch(self._storage, queue, wanted, messages_max=messages_max, after=after, ids=ids)
+
+    def search_ids(self, name: str, ids: Sequence[int]) -> ColdSearch | None:
+        """A search for messages by id, as `search_cold`. None: no such queue."""
+        queue = self.machine.queues.get(name)
+        if queue is None:
+            return None
+        return self.search_cold(queue.uid, lambda batch: any(holds(batch, queue.uid, each) for each in ids), ids=ids)
 
     # --- beyond the horizon ---------------------------------------------------------------------------------
     def far_work(self, reading: Reading) -> FarWork | None:

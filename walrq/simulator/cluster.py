@@ -71,7 +71,7 @@ class Cluster:
         self._network_draw = self.draw("clients")
         policies: tuple[FsyncPolicy, ...] = (*("always",) * 6, ("interval", 100), "never")
         self._fsync: FsyncPolicy = options.fsync if options.fsync is not None else self.draw("fsync").choice(policies)
-        # Messages that the hot window holds, in all queues; None: all. A small one makes most of a seed's messages cold.
+        # Messages that the hot window holds, in all queues; None: all. A small one makes most messages of a seed cold.
         self.window: int | None = self.draw("window").choice((None, None, 4, 16, 60))
         self.nodes: dict[str, Node] = {}
         self._members = self._first_count = count

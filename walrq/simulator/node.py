@@ -11,15 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-import attrs
-
 from walrq import api
 from walrq.errors import Code, DiskFull, NotLeader, Overloaded, Reclaimed, StorageError
 from walrq.limits import SLOT_SETTLE_MS
 from walrq.queues import commands as c
 from walrq.queues import effects
 from walrq.queues.clocks import Reading
-from walrq.queues.image import stretch_key
 from walrq.raft.core import Raft
 from walrq.raft.election import Timing
 from walrq.raft.entries import Kind
@@ -29,6 +26,7 @@ from walrq.raft.messages import Append, Message, decode
 from walrq.raft.roles import Status
 from walrq.replica import Batch, Done, Job, ReadAhead, Replica, ReplicaConfig, SnapshotJob
 from walrq.replica.waiting import FarWork
+from walrq.simulator.chores import Chores
 from walrq.simulator.clock import MS
 from walrq.simulator.compacting import Compacting
 from walrq.simulator.consensus import Stored
@@ -41,7 +39,6 @@ from walrq.storage.findings import Verdict
 from walrq.storage.record import Record
 from walrq.storage.storage import Storage
 from walrq.testing.disk import PowerOff
-from walrq.tiers.timers import Search
 
 if TYPE_CHECKING:
     from walrq.simulator.cluster import Cluster
@@ -54,7 +51,7 @@ BOUNDS: Final = Bounds(append_entries=12, in_flight_appends=6, chunk_bytes=2_000
 ROT: Final = frozenset({Verdict.DAMAGED, Verdict.METADATA, Verdict.MISSING})
 
 
-class Node:
+class Node(Chores):
     """See the module.
 
     Attributes:
@@ -102,6 +99,7 @@ class Node:
         self._chore: Job | None = None
         self._compacting: Compacting | None = None
         self._ahead: ReadAhead | None = None
+        self._looked: dict[int, c.Cancel | c.Reschedule] = {}
         self._turn_comes = False
         self._reaper_at: int | None = None
         # Entries that this leader stamped by itself, and did not take yet.
@@ -351,6 +349,7 @@ class Node:
         self.replica = self.storage = self._persisting = self._job = self._chore = self._ahead = None
         self._compacting = None
         self._waiting.clear()
+        self._looked.clear()
         self._places.clear()
         self._reads.clear()
         self._recent.clear()
@@ -382,7 +381,9 @@ class Node:
         if not replica.accepts:
             self._cluster.redirect(request, replica.leader)
             return
-        if isinstance(tagged.command, c.Push) and not storage.space.pushes_allowed:
+        if isinstance(tagged.command, c.Push) and not replica.pushes_allowed:
+            if storage.space.pushes_allowed:
+                self._cluster.mark("push refused for others' full disks")
             failed = api.Failed(Code.DISK_FULL, "the disk is full")
             self._cluster.mark("push refused on a full disk")
             self._cluster.reply(self, request, failed)
@@ -509,7 +510,7 @@ class Node:
                 history.answered(*place, result)
             request = self._waiting.pop(ticket, None)
             if request is not None and isinstance(result, effects.LookFar):
-                self._look_far(request, replica.find_far(result.ids))
+                self._look_up(request, ticket, result)
             elif request is not None:
                 self._cluster.reply(self, request, result)
         for tickets, lost in ((done.lost, True), (done.refused, False)):
@@ -646,7 +647,12 @@ class Node:
             return
         assert self.replica is not None
         self._cutting = batch.ready.cut_from
-        self.replica.persist(batch)
+        try:
+            self.replica.persist(batch)
+        except DiskFull:
+            self._cluster.mark("write waits for room")
+            self._later(20 * MS, lambda: self._persist(batch, left_us))
+            return
         self._cutting = None
         if not batch.refused:
             stored, ready = self.stored, batch.ready
@@ -728,192 +734,6 @@ class Node:
             self._wake()
         else:
             self._look_ahead()
-
-    # --- beyond the horizon ---------------------------------------------------------------------------------
-    def _look_far(self, request: Request, search: Search) -> None:
-        """The broker: what a request names is looked up in a thread, and it is proposed again."""
-        self._cluster.mark("far message looked up")
-
-        def run() -> None:
-            search.run()
-            self._later(self._draw.randrange(20, 3 * MS), propose)
-
-        def propose() -> None:
-            replica = self.replica
-            assert replica is not None
-            if not replica.accepts:
-                self._cluster.redirect(request, replica.leader)
-                return
-            tagged = request.process.tagged(request)
-            command = tagged.command
-            assert isinstance(command, c.Cancel | c.Reschedule)
-            command = attrs.evolve(command, far=c.FarFound(search.seen, search.found))  # type: ignore[misc]
-            ticket = replica.propose(c.Tagged(command, tagged.session, tagged.sequence, tagged.lowest))
-            self._waiting[ticket] = request
-            self._wake()
-
-        self._later(self._draw.randrange(50, 2 * MS), run)
-
-    def _look_farther(self) -> None:
-        """The fetcher: come back when the next thing comes over the horizon."""
-        replica = self.replica
-        if replica is None or self._fetching is not None:
-            return
-        deadline_ms = replica.far_deadline(self.reading())
-        if deadline_ms is None:
-            return
-        now_us = self._cluster.now_us
-        at_us = now_us + self.hardware.clock.until_us(deadline_ms, now_us)
-        if self._fetcher_at is None or at_us < self._fetcher_at:
-            self._fetcher_at = at_us
-            self._later(at_us - now_us, lambda: self._fetch(at_us))
-
-    def _fetch(self, at_us: int) -> None:
-        if self._fetcher_at != at_us or self.replica is None or self._fetching is not None:
-            return
-        self._fetcher_at = None
-        work = self.replica.far_work(self.reading())
-        if work is None:
-            self._look_farther()
-            return
-        self._fetching = work
-        self._later(self._draw.randrange(50, 5 * MS), lambda: self._fetched(work))
-
-    def _fetched(self, work: FarWork) -> None:
-        if self.hardware.stuck:
-            self._later(5 * MS, lambda: self._fetched(work))
-            return
-        work.run()
-        self._later(self._draw.randrange(20, 2 * MS), self._propose_fetched)
-
-    def _propose_fetched(self) -> None:
-        replica, work = self.replica, self._fetching
-        assert replica is not None and work is not None
-        if replica.accepts:
-            self._cluster.mark("far messages fetched")
-            self._fetch_beyond = replica.last_index
-            replica.propose(c.Tagged(work.command()))
-            self._wake()
-        else:
-            self._fetching = None
-            self._look_farther()
-
-    # --- in the background ----------------------------------------------------------------------------------
-    def _begin_chore(self) -> None:
-        """Loading, reading for others, storing and installing what others sent: each takes its time."""
-        assert self.replica is not None
-        chore = self.replica.background()
-        if chore is not None:
-            self._chore = chore
-            self._later(self._draw.randrange(50, 2 * MS), lambda: self._run_chore(chore))
-
-    def _run_chore(self, chore: Job) -> None:
-        if self.hardware.stuck:
-            self._later(5 * MS, lambda: self._run_chore(chore))
-            return
-        chore.run()
-        self._later(self._draw.randrange(20, MS), lambda: self._chore_done(chore))
-
-    def _chore_done(self, chore: Job) -> None:
-        assert self.replica is not None and self.storage is not None
-        before = self.stored.covered
-        self._chore = None
-        done = self.replica.background_done(chore)
-        self._done(done)
-        if self.stored.covered > before:
-            self._installed()
-        self._after()
-
-    def _read_ahead(self) -> None:
-        """What queues want from beyond their windows: read in a thread, then proposed."""
-        assert self.replica is not None
-        job = self.replica.read_ahead()
-        if job is not None:
-            self._ahead = job
-            self._later(self._draw.randrange(20, 2 * MS), lambda: self._run_ahead(job))
-
-    def _run_ahead(self, job: ReadAhead) -> None:
-        if self.hardware.stuck:
-            self._later(5 * MS, lambda: self._run_ahead(job))
-            return
-        job.run()
-        self._later(self._draw.randrange(20, MS), lambda: self._ahead_done(job))
-
-    def _ahead_done(self, job: ReadAhead) -> None:
-        assert self.replica is not None
-        self._ahead = None
-        self._cluster.mark("cold messages read ahead", sum(1 for each in job.wanted if each.page is not None))
-        self.replica.read_ahead_done(job)
-        self._after()
-
-    def read_page(self, uid: int, lane: int, number: int) -> bytes | None:
-        """The page of a stretch that is on the disk."""
-        assert self.storage is not None
-        return self.storage.read_page(stretch_key(uid, lane, number))
-
-    def _installed(self) -> None:
-        storage = self.storage
-        assert storage is not None
-        self._cluster.mark("snapshot installed")
-        self._cluster.say(f"{self.name} installed a snapshot of {self.stored.covered}")
-        self._cluster.history.snapshot(self.name, storage)
-        self.stored.terms = {record.index: record.term for record in storage.entries(1)}
-
-    def _begin_snapshot(self) -> None:
-        replica = self.replica
-        assert replica is not None
-        self._job = replica.begin_snapshot()
-        if self._job is not None:
-            self._cluster.history.frozen(self.name, self._job.index)
-            self._later(100, self._snapshot)
-
-    def _snapshot(self) -> None:
-        """One step between turns, its writes at another time."""
-        job = self._job
-        assert job is not None
-        more = job.step()
-        self._later(self._draw.randrange(50, 3 * MS), lambda: self._write_snapshot(job, more))
-
-    def _write_snapshot(self, job: SnapshotJob, more: bool) -> None:
-        assert self.replica is not None and self.storage is not None
-        try:
-            job.write()
-            if more:
-                self._later(self._draw.randrange(50, 2 * MS), self._snapshot)
-                return
-            if self.storage.durable_index < job.index:
-                # Under a weak policy; the thread that persists does it, when it is free.
-                if self._persisting is not None or self.hardware.stuck:
-                    self._later(MS, lambda: self._write_snapshot(job, more))
-                    return
-                self.storage.sync()
-            job.finish()
-        except DiskFull:
-            job.abort()
-            self.replica.snapshot_failed(job)
-            self._job = None
-            self._cluster.mark("snapshot given up")
-            return
-        self.replica.snapshot_done(job)
-        self._job = None
-        self._cluster.mark("snapshot written")
-        self.stored.covered = job.index
-        self._cluster.history.snapshot(self.name, self.storage)
-        self._later(self._draw.randrange(2 * MS), self._reclaim)
-
-    def _reclaim(self) -> None:
-        assert self.replica is not None and self.storage is not None
-        freed = self.replica.reclaim()
-        if freed:
-            self._cluster.say(f"{self.name} gives back {freed} segments")
-        self._cluster.mark("segment reclaimed", freed)
-        if self._compacting is not None:
-            self._compacting.go()
-
-    def _replenish(self) -> None:
-        if self.storage is not None and self._persisting is None and not self.storage.space.pushes_allowed:
-            if not self.storage.replenish():
-                self._later(100 * MS, self._replenish)
 
     # --- bodies ---------------------------------------------------------------------------------------------
     def bodies(self, index: int, ordinal: int) -> list[bytes]:
