@@ -18,6 +18,7 @@ BENCHES = {
     "backlog": "memory of a million waiting messages, and the time to restart with them",
     "ingest": "one write and fdatasync per message against group commit",
     "connections": "16 connections with 16 single messages in flight each",
+    "resp": "the Redis door, beside a redis-server that syncs as walrq does; --in-memory",
     "callers": "20 tasks on one async client, or 8 blocking clients, one call in flight each; --compare redis",
     "follower": "what one slow follower costs the callers of a cluster of three",
     "catchup": "a follower that was away for a million messages, by the log or by a snapshot, under load",
