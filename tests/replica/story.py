@@ -79,6 +79,8 @@ def image_of(history: Sequence[tuple[int, bytes]]) -> Image:
     key = digest.digest()
     if key not in _images:
         machine = Machine()
+        # A start raises it before anything else.
+        machine.version = CONFIG.version_max
         for index, body in history:
             stamp, tagged = c.decode_entry(body)
             machine.apply(index, stamp, tagged)
