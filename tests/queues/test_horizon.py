@@ -6,17 +6,19 @@ import random
 from collections.abc import Sequence
 
 import attrs
+import cbor2
 import pytest
 
 from tests.queues.bench import Bench
 from tests.queues.generate import GROUPS, Dice, columns, step, tagged_command
 from tests.queues.pair import Pair
 from walrq import api
+from walrq.api import SettleKind
 from walrq.errors import Code
 from walrq.queues import commands as c
-from walrq.queues import effects, horizon, image
+from walrq.queues import effects, horizon, image, reads
 from walrq.queues.horizon import STRETCH_ROWS_MIN
-from walrq.queues.lanes import SEALED_FIRST, TAIL, Stretch, page_of
+from walrq.queues.lanes import SEALED_FIRST, TAIL, Stretch, page_of, rows_of
 from walrq.queues.machine import Machine
 
 HOT = 4
@@ -247,9 +249,138 @@ def test_a_machine_with_a_window_answers_as_one_without(seed: int, grouped: bool
             entry = [
                 attrs.evolve(entry[0], command=attrs.evolve(push, columns=attrs.evolve(push.columns, groups=groups)))
             ]
-        if isinstance(push, c.SetQueue) and {"max_length", "max_bytes"} & set(push.settings):
+        if isinstance(push, c.SetQueue) and "max_bytes" in push.settings:
+            # Of what is cold, bytes are known by equal shares of a stretch.
             continue
         pair.entry(entry, look=True)
         went_out += pair.disk.count()
 
     assert went_out > 50
+
+
+def cold_batch(bench: Bench, disk: Disk, number: int = STRETCH_ROWS_MIN + 4) -> list[int]:
+    """Fill the window, then push so many more, one by one: their ids. The first of them are sealed, and on disk."""
+    bench.push(payloads=WIDE_HOT)
+    cold = [identifier for _ in range(number) for identifier in bench.ids()]
+    disk.save()
+    return cold
+
+
+def search(disk: Disk, name: str, ids: Sequence[int]) -> list[c.Hydrate]:
+    """What a leader does about ids that may be cold: reads every stretch, and picks."""
+    queue = disk.machine.queues[name]
+    found = []
+    for lane, cold in queue.cold.items():
+        for stretch in cold.stretches():
+            rows = rows_of(disk.page(queue.uid, lane, stretch.number))
+            picked = [row for row in rows if any(horizon.holds(horizon.opened(row), queue.uid, each) for each in ids)]
+            if picked:
+                page = page_of([cbor2.dumps(row) for row in picked])
+                sequences = tuple(horizon.sequence_of(row) for row in picked)
+                found.append(c.Hydrate(queue.uid, lane, stretch.number, page, sequences))
+    return found
+
+
+@pytest.mark.parametrize("place", [0, STRETCH_ROWS_MIN - 1, STRETCH_ROWS_MIN + 1])
+def test_a_cold_message_is_cancelled_exactly(place: int) -> None:
+    """Sealed or not: cancelled once, gone after that, and its neighbours stay where they are."""
+    bench, disk = windowed(WIDE)
+    cold = cold_batch(bench, disk)
+    answer = bench.do(c.Cancel("q", (cold[place],)))
+    if place < STRETCH_ROWS_MIN:
+        assert answer == effects.LookFar((), (cold[place],))
+        seen = bench.machine.queues["q"].next_cold
+        for pick in search(disk, "q", [cold[place]]):
+            bench.do(pick)
+        answer = bench.do(c.Cancel("q", (cold[place],), cold=seen))
+
+    assert answer == api.Outcomes((api.Outcome.DONE,))
+    seen = bench.machine.queues["q"].next_cold
+    assert api.Outcomes((api.Outcome.GONE,)) == bench.do(c.Cancel("q", (cold[place],), cold=seen))
+    assert WIDE_HOT + len(cold) - 1 == bench.show().ready
+    bench.take(limit=WIDE_HOT)
+    bring_back(bench, disk)
+    assert [each for each in cold if each != cold[place]] == bench.take(limit=100)
+
+
+def test_what_is_picked_waits_for_those_before_it() -> None:
+    """FirstDeliveryOrder: out of turn is a place in memory, not a place in the line."""
+    bench, disk = windowed(WIDE)
+    cold = cold_batch(bench, disk)
+    for pick in search(disk, "q", [cold[3], cold[-1]]):
+        bench.do(pick)
+
+    assert len(bench.take(limit=1000)) == WIDE_HOT
+    bring_back(bench, disk)
+    assert cold == bench.take(limit=1000)
+
+
+def test_a_failed_message_goes_behind_what_is_cold() -> None:
+    """A poison message does not hold the line, on either side of the border, and keeps its id and its attempts."""
+    bench, disk = windowed(WIDE)
+    cold = cold_batch(bench, disk)
+    (poison,) = bench.lease(limit=1)
+    bench.settle(poison, SettleKind.FAIL, delay_ms=0)
+    rest = bench.take(limit=1000)
+    bring_back(bench, disk)
+    back = bench.lease(limit=1000)
+
+    assert WIDE_HOT - 1 == len(rest)
+    assert [*cold, poison.first_id] == [run.first_id + k for run in back for k in range(run.count)]
+    assert (2, 1) == (back[-1].delivery, back[-1].attempts)
+
+
+def test_dead_messages_go_cold_and_keep_their_story() -> None:
+    """A dead-letter queue is a queue like any other."""
+    bench, disk = windowed(WIDE)
+    bench.set(max_deliveries=1)
+    bench.set("other")
+    dying = bench.ids(payloads=3)
+    runs = bench.lease(limit=3)
+    bench.set("q.dlq", max_hot_messages=1)
+    for position in range(3):
+        bench.settle(runs[0], SettleKind.FAIL, ((position, position),), error_type="Boom")
+    buried = bench.machine.queues["q.dlq"]
+    assert 2 == sum(cold.messages for cold in buried.cold.values()) and {"q": 3} == buried.origins
+    bring_back(bench, disk)
+
+    seen, _ = reads.dead(bench.machine, api.ListDead("q"))
+    assert dying == [one.peeked.id for one in seen]
+    assert {"Boom"} == {one.peeked.history[-1].error_type for one in seen}
+
+
+def test_cold_messages_end_by_their_ttl_without_becoming_hot() -> None:
+    """The leader names what has expired; nothing else comes back."""
+    bench, disk = windowed(WIDE)
+    bench.push(payloads=WIDE_HOT)
+    mortal = [bench.ids(ttl_ms=50 if k % 2 else 5_000)[0] for k in range(STRETCH_ROWS_MIN + 2)]
+    disk.save()
+    bench.wait(100)
+    bench.tick()
+    (place,) = bench.machine.cold_due()
+    cold = bench.machine.by_uid[place[0]].cold[place[1]]
+    for stretch in cold.stretches():
+        rows = rows_of(disk.page(*place, stretch.number))
+        ended = [row for row in rows if horizon.opened(row).expire_ms <= bench.machine.wall]
+        page = page_of([cbor2.dumps(row) for row in ended])
+        picked = tuple(horizon.sequence_of(row) for row in ended)
+        bench.do(c.Hydrate(*place, stretch.number, page, picked, bench.machine.wall + 4_000))
+
+    assert [] == bench.machine.cold_due()
+    assert WIDE_HOT + len(mortal) // 2 == bench.show().ready
+    bench.take(limit=WIDE_HOT)
+    bring_back(bench, disk)
+    assert mortal[::2] == bench.take(limit=100)
+
+
+def test_the_oldest_are_dropped_on_both_sides_of_the_border() -> None:
+    """At its length limit a queue makes room with what it would deliver first, in memory or not."""
+    bench, disk = windowed(WIDE)
+    bench.push(payloads=WIDE_HOT)
+    cold = [identifier for _ in range(STRETCH_ROWS_MIN + 4) for identifier in bench.ids()]
+    bench.set(max_length=WIDE_HOT + len(cold), overflow="drop_oldest")
+    last = bench.ids(payloads=WIDE_HOT + 3)
+    assert WIDE_HOT + len(cold) == bench.show().ready
+    bring_back(bench, disk)
+
+    assert [*cold[3:], *last] == bench.take(limit=1000)

@@ -154,6 +154,10 @@ def _add(m: Machine, queue: Queue, lane: int, batch: Batch, *, remove: Callable[
     queue.mark(cold_page(lane, stretch.number))
     stretch.count(batch, size, len(row))
     rows.append(row)
+    if batch.expire_ms:
+        known = m.cold_ends.get((queue.uid, lane), 0)
+        if not known or batch.expire_ms < known:
+            m.cold_ends_at(queue.uid, lane, batch.expire_ms)
     if remove is not None:
         remove(batch)
     if _is_long(m, queue, cold, stretch):
@@ -217,6 +221,8 @@ def hydrate(m: Machine, command: commands.Hydrate) -> api.Done:
         back = _next_stretch(m, queue, command, cold)
     if cold.head() is None:
         queue.end_cold(command.lane)
+    if (queue.uid, command.lane) in m.cold_ends:
+        m.cold_ends_at(queue.uid, command.lane, cold.soonest)
     if back:
         m.effects.woken.add(queue.name)
     return api.Done(back)
@@ -247,7 +253,7 @@ def _next_stretch(m: Machine, queue: Queue, command: commands.Hydrate, cold: Col
     for row in rows:
         sequence = sequence_of(row)
         if sequence not in stretch.taken:
-            back += _thaw(m, queue, cold, row, in_turn=True)
+            back += _pay(m, queue, cold, row) if cold.owed else _thaw(m, queue, cold, row, in_turn=True)
             pages.add(sequence >> PAGE_SHIFT)
         cold.floor = max(cold.floor, sequence + count_of(row) - 1)
     queue.keep_order(pages)
@@ -260,6 +266,9 @@ def _next_stretch(m: Machine, queue: Queue, command: commands.Hydrate, cold: Col
 def _pick(m: Machine, queue: Queue, command: commands.Hydrate, cold: Cold) -> int:
     """Some batches of a stretch, out of turn."""
     assert command.picked is not None
+    if cold.owed:
+        # What comes first is not known; it comes back soon (`find` asks again).
+        return 0
     wanted = frozenset(command.picked)
     lane = command.lane
     if command.stretch >= SEALED_FIRST:
@@ -273,6 +282,8 @@ def _pick(m: Machine, queue: Queue, command: commands.Hydrate, cold: Cold) -> in
         stretch = cold.tail if command.stretch == TAIL else cold.front
         queue.mark(cold_page(lane, stretch.number))
         rows = _out_of(cold, stretch, wanted)
+        if command.soonest is not None:
+            stretch.soonest = command.soonest
     back = 0
     for row in rows:
         before = cold.messages, cold.bytes
@@ -387,6 +398,58 @@ def _thaw(m: Machine, queue: Queue, cold: Cold, row: Sequence[Any], *, in_turn: 
     return live
 
 
+def _pay(m: Machine, queue: Queue, cold: Cold, row: Sequence[Any]) -> int:
+    """A row of which messages were dropped while it was cold comes back without them."""
+    batch = opened(row)
+    number = min(cold.owed, batch.live)
+    share = cold.owed_bytes * number // cold.owed
+    cold.owed -= number
+    cold.owed_bytes -= share
+    # They are counted once more, to leave as all others do.
+    cold.messages += number
+    cold.bytes += share
+    back = _thaw(m, queue, cold, row, in_turn=True)
+    found = queue.find(batch.seq)
+    if not back or found is None:
+        return 0
+    left = number
+    for run in queue.runs_of(found):
+        if left:
+            last = min(run.last, run.first + left - 1)
+            left -= last - run.first + 1
+            queue.finish(queue.carve(run, run.first, last))
+    return back - number
+
+
+def owe(queue: Queue, messages: int, size: int) -> bool:
+    """Drop the oldest cold messages of a queue, `messages` of them at least and about `size` bytes; False: so many are
+    not there, and nothing is dropped."""
+    if messages > sum(cold.messages for cold in queue.cold.values()) or size > sum(
+        cold.bytes for cold in queue.cold.values()
+    ):
+        return False
+    queue.mark(HEADER_PAGE)
+    for cold in sorted(queue.cold.values(), key=_first_of):
+        if messages <= 0 and size <= 0:
+            break
+        by_size = -(-size * cold.messages // cold.bytes) if cold.bytes and size > 0 else 0
+        number = min(cold.messages, max(messages, by_size))
+        share = cold.bytes * number // cold.messages if cold.messages else 0
+        cold.messages -= number
+        cold.bytes -= share
+        cold.owed += number
+        cold.owed_bytes += share
+        messages -= number
+        size -= share
+    queue.thirst[queue.uid] = None
+    return True
+
+
+def _first_of(cold: Cold) -> int:
+    head = cold.head()
+    return head.first if head is not None else 0
+
+
 def _less(counts: dict[str, int], name: str, number: int) -> None:
     counts[name] -= number
     if not counts[name]:
@@ -441,6 +504,8 @@ def find(m: Machine, queue: Queue, ids: Sequence[int], seen: int) -> list[int]:
 
 def _may_hold(cold: Cold, sequence: int, seen: int) -> bool:
     """Whether a sealed stretch from number `seen` on may hold that sequence, 0 = something that was moved."""
+    if cold.owed:
+        return True
     if cold.moved and any(number >= seen for number in cold.sealed):
         return True
     number = stretch_of(cold, sequence)
@@ -475,6 +540,7 @@ def forget(m: Machine, queue: Queue) -> int:
             queue.mark(cold_page(lane, stretch.number))
         for stretch_number in cold.unsaved:
             m.cold_unsaved.pop((queue.uid, lane, stretch_number), None)
+        m.cold_ends_at(queue.uid, lane, 0)
         queue.end_cold(lane)
     return number
 

@@ -69,7 +69,7 @@ from walrq.queues.queue import (
     Queue,
     dedup_page,
 )
-from walrq.queues.sessions import BUCKETS, Held, Session, bucket_of
+from walrq.queues.sessions import BUCKETS, Held, Session
 from walrq.queues.settings import Settings, as_dict, known_to_all
 from walrq.queues.timers import BACKOFF_ENDS, DUE, LEASE_ENDS
 
@@ -187,8 +187,7 @@ def _session_page(m: Machine, bucket: int) -> bytes | None:
             session.lowest,
             [(sequence, _result(session.results[sequence])) for sequence in sorted(session.results)],
         )
-        for session in m.sessions.table.values()
-        if bucket_of(session.number) == bucket
+        for session in m.sessions.buckets.get(bucket, {}).values()
     ]
     return cbor2.dumps(sorted(rows, key=lambda row: row[0])) if rows else None
 
@@ -507,6 +506,7 @@ def _restore_turns(queue: Queue, rows: list[tuple[int, list[str | None]]]) -> No
 def _restore_cold(m: Machine, queue: Queue, lane: int, cold: Cold) -> None:
     """A lane of which something is cold."""
     queue.cold[lane] = cold
+    m.cold_ends_at(queue.uid, lane, cold.soonest)
     for block, batches in cold.blocks.items():
         m.live_blocks[block] = m.live_blocks.get(block, 0) + batches
     for name, dead in cold.origins.items():
@@ -604,7 +604,7 @@ def _restore_sessions(m: Machine, rows: list[Any]) -> None:
         session = Session(number, last_ms)
         session.lowest = lowest
         session.results = {sequence: _open_result(result) for sequence, result in results}
-        m.sessions.table[number] = session
+        m.sessions.add(session)
 
 
 def load(

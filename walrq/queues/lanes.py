@@ -172,6 +172,8 @@ class Cold:
         moved: how many of the batches have an origin, so that their ids say nothing about where they stand.
         mixed: priorities of ungrouped messages that stand among grouped ones.
         origins: dead messages by the name of the queue they died in.
+        owed, owed_bytes: messages at the head that were dropped without being looked at, and about how many bytes: they
+            are gone already, and leave when they come up. `messages` and `bytes` do not count them.
         unsaved: bytes of sealed stretches that no durable snapshot is known to hold. Not part of the state.
     """
 
@@ -186,6 +188,8 @@ class Cold:
         "mixed",
         "moved",
         "origins",
+        "owed",
+        "owed_bytes",
         "sealed",
         "tail",
         "tail_rows",
@@ -207,6 +211,8 @@ class Cold:
         self.moved = 0
         self.mixed: set[int] = set()
         self.origins: dict[str, int] = {}
+        self.owed = 0
+        self.owed_bytes = 0
         self.unsaved: dict[int, bytes] = {}
 
     def head(self) -> Stretch | None:
@@ -235,12 +241,14 @@ class Cold:
             self.moved,
             sorted(self.mixed),
             sorted(self.origins.items()),
+            self.owed,
+            self.owed_bytes,
         ]
 
     @classmethod
     def of(cls, fields: Sequence[Any], tail: bytes | None, front: bytes | None) -> Cold:
         """From plain values and the pages of what is not sealed."""
-        floor, messages, batches, size, blocks, stretches, moved, mixed, origins = fields
+        floor, messages, batches, size, blocks, stretches, moved, mixed, origins, owed, owed_bytes = fields
         self = cls(floor)
         self.messages, self.batches, self.bytes = messages, batches, size
         self.blocks = dict(blocks)
@@ -257,6 +265,7 @@ class Cold:
         self.moved = moved
         self.mixed.update(mixed)
         self.origins = dict(origins)
+        self.owed, self.owed_bytes = owed, owed_bytes
         return self
 
     def page(self, number: int) -> bytes | None:

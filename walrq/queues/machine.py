@@ -126,6 +126,10 @@ class Machine:
         # no part of the state.
         self.thirst: dict[int, None] = {}
         self.cold_unsaved: dict[tuple[int, int, int], None] = {}
+        # (uid, lane) -> when the first of its cold messages may expire; the earliest of these times behind `wall`, 0 =
+        # not known at the moment. They follow from the stretches.
+        self.cold_ends: dict[tuple[int, int], int] = {}
+        self._cold_next: int | None = None
         # Pages removed or changed since the last image are known per queue and per bucket; `image.py` sets the hooks
         # to copy a page before it changes while an image is being written.
         self.removed_uids: set[int] = set()
@@ -365,7 +369,25 @@ class Machine:
 
     def next_wall_deadline(self) -> int | None:
         """When something happens on the wall clock, in its ms."""
-        return self.wall_timers.next()
+        first = self.wall_timers.next()
+        if self.cold_ends:
+            if self._cold_next is None or self._cold_next <= self.wall:
+                self._cold_next = min((end for end in self.cold_ends.values() if end > self.wall), default=UNBOUNDED)
+            if self._cold_next < UNBOUNDED:
+                return self._cold_next if first is None else min(first, self._cold_next)
+        return first
+
+    def cold_ends_at(self, uid: int, lane: int, end_ms: int) -> None:
+        """The first cold message of a lane may expire then; 0: none does."""
+        self._cold_next = None
+        if end_ms:
+            self.cold_ends[uid, lane] = end_ms
+        else:
+            self.cold_ends.pop((uid, lane), None)
+
+    def cold_due(self) -> list[tuple[int, int]]:
+        """Lanes of which something cold has expired, for a leader to sweep."""
+        return [place for place, end in self.cold_ends.items() if end <= self.wall]
 
 
 _NOTHING: Final = Effects()

@@ -249,8 +249,8 @@ def _make_room(m: Machine, queue: Queue, number: int, size: int, known: dict[int
     if over is None:
         return
     if settings.overflow == "drop_oldest" and not _too_big(queue, adding, adding_bytes):
-        plan = _oldest_ready(queue, adding, adding_bytes)
-        if plan is not None:
+        plan, messages, left = _oldest_ready(queue, adding, adding_bytes)
+        if (messages <= 0 and left <= 0) or horizon.owe(queue, messages, left):
             for batch, first, last in plan:
                 queue.finish(death.taken(queue, batch, first, last))
             return
@@ -282,8 +282,9 @@ def _too_big(queue: Queue, adding: int, adding_bytes: int) -> bool:
     )
 
 
-def _oldest_ready(queue: Queue, adding: int, adding_bytes: int) -> list[tuple[Batch, int, int]] | None:
-    """The ready messages of lowest sequence that must go, as (batch, first, last); None when all are not enough.
+def _oldest_ready(queue: Queue, adding: int, adding_bytes: int) -> tuple[list[tuple[Batch, int, int]], int, int]:
+    """The hot ready messages of lowest sequence that must go, as (batch, first, last); and how many messages and bytes
+    must go beside them.
 
     Nothing is changed, so that a refusal drops nothing; and nothing is walked beyond what goes.
     """
@@ -301,9 +302,9 @@ def _oldest_ready(queue: Queue, adding: int, adding_bytes: int) -> list[tuple[Ba
                 size -= batch.bytes_of(offset, offset)
                 if messages <= 0 and size <= 0:
                     plan.append((batch, run.first, offset))
-                    return plan
+                    return plan, 0, 0
             plan.append((batch, run.first, run.last))
-    return None
+    return plan, messages, size
 
 
 def move(m: Machine, command: commands.Move) -> api.Moved:

@@ -65,6 +65,8 @@ class Sessions:
 
     def __init__(self, window_max: int, sessions_max: int, first_touch: Callable[[int], None]) -> None:
         self.table: OrderedDict[int, Session] = OrderedDict()
+        # The same by bucket: an image takes one bucket at a time, and must not look at all sessions for each.
+        self.buckets: dict[int, dict[int, Session]] = {}
         self.dirty: set[int] = set()
         self._window_max = window_max
         self._sessions_max = sessions_max
@@ -85,14 +87,23 @@ class Sessions:
                 {"limit": "sessions_max"},
             )
         self.mark(number)
-        self.table[number] = Session(number, now_ms)
+        self.add(Session(number, now_ms))
         return api.SessionOpened(number)
+
+    def add(self, session: Session) -> None:
+        """Take a session in, as the one that was active last."""
+        self.table[session.number] = session
+        self.buckets.setdefault(bucket_of(session.number), {})[session.number] = session
+
+    def _remove(self, number: int) -> None:
+        del self.table[number]
+        del self.buckets[bucket_of(number)][number]
 
     def close(self, number: int) -> None:
         """End a session."""
         if number in self.table:
             self.mark(number)
-            del self.table[number]
+            self._remove(number)
 
     def keep(self, number: int, now_ms: int) -> None:
         """The session's connection lives."""
@@ -110,7 +121,7 @@ class Sessions:
             if table[number].last_ms + SESSION_IDLE_MS > now_ms:
                 return
             self.mark(number)
-            del table[number]
+            self._remove(number)
 
     def next_end(self) -> int | None:
         """When the most idle session ends, on the lease clock."""

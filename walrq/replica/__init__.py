@@ -31,11 +31,11 @@ Blocking: `open`, `persist`, `fill`, `Job.run`, `load_body`, `SnapshotJob.write`
 `close`. Everything else is called from one thread.
 """
 
-from walrq.replica.ahead import ColdSearch, ReadAhead
+from walrq.replica.ahead import ColdSearch, ReadAhead, Sweep
 from walrq.replica.batch import Batch, Done
 from walrq.replica.config import ReplicaConfig
 from walrq.replica.images import SnapshotJob
 from walrq.replica.jobs import Job
 from walrq.replica.replica import Replica
 
-__all__ = ["Batch", "ColdSearch", "Done", "Job", "ReadAhead", "Replica", "ReplicaConfig", "SnapshotJob"]
+__all__ = ["Batch", "ColdSearch", "Done", "Job", "ReadAhead", "Replica", "ReplicaConfig", "SnapshotJob", "Sweep"]

@@ -20,7 +20,7 @@ from walrq.errors import CorruptRecord, StorageError
 from walrq.ids import id_parts
 from walrq.queues.batch import Batch
 from walrq.queues.commands import Hydrate
-from walrq.queues.horizon import hot_ready, opened, stretch_of
+from walrq.queues.horizon import hot_ready, opened, sequence_of, stretch_of
 from walrq.queues.image import stretch_key
 from walrq.queues.lanes import GROUPED, SEALED_FIRST, TAIL, Cold, Stretch, page_of, rows_of
 from walrq.queues.machine import Machine
@@ -86,7 +86,7 @@ class Ahead:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._job: ReadAhead | None = None
+        self._job: ReadAhead | Sweep | None = None
         # The ticket of the last proposal that is not applied yet.
         self._ticket = 0
 
@@ -106,17 +106,18 @@ class Ahead:
         if ticket >= self._ticket:
             self._ticket = 0
 
-    def work(self, machine: Machine) -> ReadAhead | None:
+    def work(self, machine: Machine) -> ReadAhead | Sweep | None:
         """The next job, if there is anything to read."""
-        if self._job is not None or self._ticket or not machine.thirst:
+        if self._job is not None or self._ticket:
             return None
-        wanted = _plan(machine)
-        if not wanted:
-            return None
-        self._job = ReadAhead(self._storage, wanted)
+        wanted = _plan(machine) if machine.thirst else []
+        if wanted:
+            self._job = ReadAhead(self._storage, wanted)
+        elif machine.cold_ends:
+            self._job = _sweep(self._storage, machine)
         return self._job
 
-    def done(self, job: ReadAhead) -> list[Hydrate]:
+    def done(self, job: ReadAhead | Sweep) -> list[Hydrate]:
         """A job was run. What is to be proposed; nothing of a job of an earlier office."""
         if job is not self._job:
             return []
@@ -178,7 +179,7 @@ def _wishes(machine: Machine, queue: Queue) -> Iterator[tuple[Wanted, Stretch, b
         cold = queue.cold[lane]
         target = _target(machine, queue, lane)
         ready = hot_ready(queue, lane)
-        is_dry = queue.is_dry(lane)
+        is_dry = queue.is_dry(lane) or cold.owed > 0
         if lane == GROUPED and is_dry and not queue.held and ready >= target:
             # All groups that were found wait for their own consumers: that is as far as is looked.
             is_dry = False
@@ -218,6 +219,55 @@ def _stretches(cold: Cold) -> Iterator[Stretch]:
     yield from cold.sealed.values()
     if cold.tail_rows:
         yield cold.tail
+
+
+# --- what expires -------------------------------------------------------------------------------------------
+class Sweep:
+    """A job: finds what has expired of one stretch."""
+
+    def __init__(self, storage: Storage, wanted: Wanted, taken: frozenset[int], wall_ms: int) -> None:
+        self._storage = storage
+        self._wanted = wanted
+        self._taken = taken
+        self._wall_ms = wall_ms
+        self.wanted = (wanted,)
+        self._rows: list[list[Any]] = []
+        self._soonest = 0
+
+    def run(self) -> None:
+        """Read. Blocking; any thread."""
+        each = self._wanted
+        if each.page is None:
+            ReadAhead(self._storage, self.wanted).run()
+        for row in rows_of(each.page) if each.page is not None else ():
+            batch = opened(row)
+            if batch.seq in self._taken or not batch.expire_ms:
+                continue
+            if batch.expire_ms <= self._wall_ms:
+                self._rows.append(row)
+            elif not 0 < self._soonest <= batch.expire_ms:
+                self._soonest = batch.expire_ms
+
+    def commands(self) -> list[Hydrate]:
+        """What is to be proposed."""
+        each = self._wanted
+        if each.why:
+            return []
+        rows = page_of([cbor2.dumps(row) for row in self._rows]) if each.stretch >= SEALED_FIRST else b""
+        picked = tuple(sequence_of(row) for row in self._rows)
+        return [Hydrate(each.uid, each.lane, each.stretch, rows, picked, self._soonest)]
+
+
+def _sweep(storage: Storage, machine: Machine) -> Sweep | None:
+    """The next stretch with something that has expired."""
+    for uid, lane in machine.cold_due():
+        queue = machine.by_uid[uid]
+        cold = queue.cold[lane]
+        for stretch in _stretches(cold):
+            if 0 < stretch.soonest <= machine.wall and not cold.owed:
+                wanted = Wanted(uid, lane, stretch.number, cold.page(stretch.number))
+                return Sweep(storage, wanted, frozenset(stretch.taken), machine.wall)
+    return None
 
 
 # --- out of turn --------------------------------------------------------------------------------------------

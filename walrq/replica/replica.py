@@ -15,7 +15,7 @@ from walrq.queues.image import live_in
 from walrq.queues.reads import lost_messages
 from walrq.raft.membership import Member
 from walrq.raft.snapshots import Chunk
-from walrq.replica.ahead import ColdSearch, ReadAhead
+from walrq.replica.ahead import ColdSearch, ReadAhead, Sweep
 from walrq.replica.batch import Done
 from walrq.replica.company import group_of, only
 from walrq.replica.config import ReplicaConfig
@@ -303,13 +303,16 @@ class Replica(Seam):
     @property
     def is_thirsty(self) -> bool:
         """Whether `read_ahead` may have something."""
-        return bool(self.machine.thirst) and self._ahead.is_idle() and self._raft.lead is not None
+        machine = self.machine
+        if not (machine.thirst or machine.cold_ends) or not self._ahead.is_idle():
+            return False
+        return self._raft.lead is not None and (bool(machine.thirst) or bool(machine.cold_due()))
 
-    def read_ahead(self) -> ReadAhead | None:
+    def read_ahead(self) -> ReadAhead | Sweep | None:
         """What queues will want from beyond their windows soon: run it in a thread, then `read_ahead_done`."""
         return self._ahead.work(self.machine) if self.accepts else None
 
-    def read_ahead_done(self, job: ReadAhead) -> None:
+    def read_ahead_done(self, job: ReadAhead | Sweep) -> None:
         """Propose what was read. Ask again when it is applied."""
         commands = self._ahead.done(job)
         if not self.accepts:

@@ -13,7 +13,7 @@ from walrq.queues import commands as c
 from walrq.queues import effects
 from walrq.queues.clocks import Reading
 from walrq.queues.image import stretch_key
-from walrq.replica import Done, Job, ReadAhead, Replica, SnapshotJob
+from walrq.replica import Done, Job, ReadAhead, Replica, SnapshotJob, Sweep
 from walrq.replica.waiting import FarWork
 from walrq.simulator.clock import MS
 from walrq.simulator.compacting import Compacting
@@ -39,7 +39,7 @@ class Chores:
     _persisting: object
     _job: SnapshotJob | None
     _chore: Job | None
-    _ahead: ReadAhead | None
+    _ahead: ReadAhead | Sweep | None
     _fetching: FarWork | None
     _fetcher_at: int | None
     _fetch_beyond: int | None
@@ -107,14 +107,14 @@ class Chores:
             self._ahead = job
             self._later(self._draw.randrange(20, 2 * MS), lambda: self._run_ahead(job))
 
-    def _run_ahead(self, job: ReadAhead) -> None:
+    def _run_ahead(self, job: ReadAhead | Sweep) -> None:
         if self.hardware.stuck:
             self._later(5 * MS, lambda: self._run_ahead(job))
             return
         job.run()
         self._later(self._draw.randrange(20, MS), lambda: self._ahead_done(job))
 
-    def _ahead_done(self, job: ReadAhead) -> None:
+    def _ahead_done(self, job: ReadAhead | Sweep) -> None:
         assert self.replica is not None
         self._ahead = None
         self._cluster.mark("cold messages read ahead", sum(1 for each in job.wanted if each.page is not None))

@@ -24,7 +24,7 @@ from walrq.raft.leader import Bounds
 from walrq.raft.membership import Configuration
 from walrq.raft.messages import Append, Message, decode
 from walrq.raft.roles import Status
-from walrq.replica import Batch, Done, Job, ReadAhead, Replica, ReplicaConfig, SnapshotJob
+from walrq.replica import Batch, Done, Job, ReadAhead, Replica, ReplicaConfig, SnapshotJob, Sweep
 from walrq.replica.waiting import FarWork
 from walrq.simulator.chores import Chores
 from walrq.simulator.clock import MS
@@ -98,7 +98,7 @@ class Node(Chores):
         self._job: SnapshotJob | None = None
         self._chore: Job | None = None
         self._compacting: Compacting | None = None
-        self._ahead: ReadAhead | None = None
+        self._ahead: ReadAhead | Sweep | None = None
         self._looked: dict[int, c.Cancel | c.Reschedule] = {}
         self._turn_comes = False
         self._reaper_at: int | None = None

@@ -103,7 +103,7 @@ def _check_cold(
             counted[batch.index >> LIVE_SHIFT] = counted.get(batch.index >> LIVE_SHIFT, 0) + 1
         promise("Conservation", left == stretch.messages, "a stretch", queue.name, lane, stretch.number, left)
         messages += left
-    facts = (cold.messages, cold.batches, cold.bytes, cold.blocks)
+    facts = (cold.messages + cold.owed, cold.batches, cold.bytes if not cold.owed else size, cold.blocks)
     promise("Conservation", facts == (messages, rows, size, counted), "cold", queue.name, lane, facts, messages, size)
     for block, number in counted.items():
         blocks[block] = blocks.get(block, 0) + number
