@@ -64,7 +64,9 @@ LAYERS: dict[str, Layer] = {
     "walrq.limits": deciding(),
     "walrq.raft": deciding(third_party=CODEC),
     "walrq.far": deciding(third_party=CODEC),
-    "walrq.queues": deciding("walrq.far", third_party=CODEC),
+    # who may do what; it writes the audit log
+    "walrq.access": Layer(walrq=PURE_MODULES, third_party=CODEC, forbidden=WORLD - {"logging"}, deterministic=True),
+    "walrq.queues": deciding("walrq.access.book", "walrq.far", third_party=CODEC),
     "walrq.protocol": deciding(third_party=CODEC),
     # pure but for the files of web/, which it reads once: HTTP <-> api
     "walrq.resp": deciding(),
@@ -122,6 +124,7 @@ LAYERS: dict[str, Layer] = {
         walrq=PURE_MODULES
         | {
             "walrq",
+            "walrq.access",
             "walrq.backup",
             "walrq.compaction",
             "walrq.local.notify",

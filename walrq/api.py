@@ -365,6 +365,55 @@ class TransferLeadership:
     target: str | None = None
 
 
+class Right(enum.IntEnum):
+    """What a token may do; each right includes those before it."""
+
+    READ = 1
+    WRITE = 2
+    ADMIN = 3
+
+
+@value
+class Grant:
+    """A right on the queues whose names match `queues`: a name, with at most one `*` for any stretch of characters."""
+
+    right: Right
+    queues: str = "*"
+
+
+@value
+class SetToken:
+    """Let whoever knows the secret with this SHA-256 digest do what is granted; one of that name is replaced.
+
+    Attributes:
+        name: for people, logs, and clients that say a user name.
+        digest: of the secret, 32 bytes. The secret itself never travels before it is used.
+        grants: what it may do.
+        requests_per_s: on all its connections with a node together, None = as many as come.
+        bytes_per_s: of requests, likewise.
+        in_flight: requests that are not answered yet, likewise.
+    """
+
+    name: str
+    digest: bytes = attrs.field(repr=False)
+    grants: tuple[Grant, ...]
+    requests_per_s: int | None = None
+    bytes_per_s: int | None = None
+    in_flight: int | None = None
+
+
+@value
+class RevokeToken:
+    """Forget a token. Its connections end."""
+
+    name: str
+
+
+@value
+class ListTokens:
+    """All tokens, without their digests. Reply: `TokenList`."""
+
+
 Request: TypeAlias = (
     Push
     | Poll
@@ -394,6 +443,9 @@ Request: TypeAlias = (
     | AddNode
     | RemoveNode
     | TransferLeadership
+    | SetToken
+    | RevokeToken
+    | ListTokens
 )
 
 
@@ -677,6 +729,25 @@ class ClusterState:
 
 
 @value
+class TokenInfo:
+    """A token without its secret; see `SetToken`. `set_ms`: wall stamp of when it was set."""
+
+    name: str
+    grants: tuple[Grant, ...]
+    requests_per_s: int | None
+    bytes_per_s: int | None
+    in_flight: int | None
+    set_ms: int
+
+
+@value
+class TokenList:
+    """Tokens by name."""
+
+    tokens: tuple[TokenInfo, ...]
+
+
+@value
 class Failed:
     """The request was refused or its outcome is unknown: a row of `errors.ERRORS`."""
 
@@ -702,5 +773,6 @@ Reply: TypeAlias = (
     | BackupBegun
     | BackupChunk
     | ClusterState
+    | TokenList
     | Failed
 )

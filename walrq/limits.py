@@ -32,6 +32,16 @@ JSON_ITEMS_MAX: Final = 524_288
 # The first frame of a connection, from a peer that is not known yet.
 HELLO_BYTES_MAX: Final = 16 * KIB
 TOKEN_BYTES_MAX: Final = 4 * KIB
+# Tokens of a cluster: each is compared with what a client says, all of them within a millisecond.
+TOKENS_MAX: Final = 1_000
+TOKEN_NAME_BYTES_MAX: Final = 64
+TOKEN_GRANTS_MAX: Final = 64
+# Requests, bytes and requests in flight that a token can be allowed.
+TOKEN_LIMIT_MAX: Final = 1 << 40
+# Of a secret that people make: as many as of random ones nobody guesses.
+TOKEN_SECRET_BYTES_MIN: Final = 16
+# Lines of the audit log within a second, of each kind; beyond it they are counted.
+AUDIT_LINES_PER_S: Final = 20
 TRACE_BYTES_MAX: Final = 512
 # A point in time or a span on the wire, in ms: the width of the time in a message id (year 10889).
 TIME_MS_MAX: Final = (1 << 48) - 1
@@ -188,6 +198,10 @@ PEER_JOIN_S: Final = 30.0
 
 # --- daemon -------------------------------------------------------------------------------------------------
 CONNECTIONS_MAX_DEFAULT: Final = 10_000
+# Descriptors that no connection gets: log, snapshots, locks and peers go on when clients have taken all others.
+DESCRIPTORS_KEPT: Final = 24
+# Segments that are open for reading at a time, where the system allows as many as an eighth of all descriptors.
+READ_HANDLES_MAX: Final = 64
 # Requests read but not answered: per connection (a client's window is far below) and in all.
 IN_FLIGHT_PER_CONNECTION_MAX: Final = 1_024
 IN_FLIGHT_BYTES_PER_CONNECTION_MAX: Final = 64 * MIB

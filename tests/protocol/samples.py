@@ -26,6 +26,10 @@ def texts(bytes_max: int, least: int = 0) -> st.SearchStrategy[str]:
 QUEUES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=limits.QUEUE_NAME_BYTES_MAX // 4)
 KEYS = texts(limits.KEY_BYTES_MAX, 1)
 NODES = texts(limits.RAFT_NODE_ID_BYTES_MAX, 1)
+TOKEN_NAMES = st.from_regex(r"t[a-z0-9._-]{0,30}", fullmatch=True)
+PATTERNS = st.sampled_from(("*", "jobs", "team-*", "*.dlq", "a*z"))
+GRANTS = st.lists(st.builds(api.Grant, st.sampled_from(api.Right), PATTERNS), min_size=1, max_size=3).map(tuple)
+TOKEN_LIMITS = st.none() | st.integers(1, limits.TOKEN_LIMIT_MAX)
 PLAIN = st.recursive(
     st.none()
     | st.booleans()
@@ -153,6 +157,11 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     api.AddNode: st.builds(api.AddNode, NODES, or_none(texts(255)), st.booleans()),
     api.RemoveNode: st.builds(api.RemoveNode, NODES),
     api.TransferLeadership: st.builds(api.TransferLeadership, or_none(NODES)),
+    api.SetToken: st.builds(
+        api.SetToken, TOKEN_NAMES, st.binary(min_size=32, max_size=32), GRANTS, TOKEN_LIMITS, TOKEN_LIMITS, TOKEN_LIMITS
+    ),
+    api.RevokeToken: st.builds(api.RevokeToken, TOKEN_NAMES),
+    api.ListTokens: st.just(api.ListTokens()),
 }
 
 
@@ -279,6 +288,12 @@ REPLIES: dict[type[Any], st.SearchStrategy[Any]] = {
             max_size=3,
         ).map(tuple),
     ),
+    api.TokenList: st.builds(
+        api.TokenList,
+        st.lists(
+            st.builds(api.TokenInfo, TOKEN_NAMES, GRANTS, TOKEN_LIMITS, TOKEN_LIMITS, TOKEN_LIMITS, TIME_MS), max_size=3
+        ).map(tuple),
+    ),
 }
 
 ANY_REQUEST = st.one_of(list(REQUESTS.values()))
@@ -351,6 +366,9 @@ SAMPLE_REQUESTS: tuple[Any, ...] = (
     api.AddNode("n4", "10.0.0.4:7000"),
     api.RemoveNode("n2"),
     api.TransferLeadership("n3"),
+    api.SetToken("app", bytes(32), (api.Grant(api.Right.WRITE, "jobs-*"), api.Grant(api.Right.READ)), 100, None, 8),
+    api.RevokeToken("app"),
+    api.ListTokens(),
 )
 _ONE = pack([b"one"], [{"k": 1}])
 SAMPLE_RUN = api.Delivered(
@@ -387,5 +405,8 @@ SAMPLE_REPLIES: tuple[Any, ...] = (
             api.MemberState("n1", "voter", "10.0.0.1:7000", "10.0.0.1:50051", "normal", 90, None),
             api.MemberState("n2", "leader", "10.0.0.2:7000", "10.0.0.2:50051", "normal", None, 12),
         ),
+    ),
+    api.TokenList(
+        (api.TokenInfo("app", (api.Grant(api.Right.WRITE, "jobs-*"),), None, 1_000_000, None, 1_700_000_000_000),)
     ),
 )

@@ -21,6 +21,7 @@ from walrq.protocol import fields
 from walrq.protocol.codec import Decoder
 from walrq.protocol.json_text import plain_to_json, put_bytes, put_headers, to_base64
 from walrq.protocol.json_values import id_texts
+from walrq.protocol.tokens import tokens_to_json
 
 REPLY: Final = "reply"
 
@@ -179,6 +180,7 @@ REPLIES: Final[tuple[tuple[str, type[Any], Callable[[Any], dict[str, Any]]], ...
     ("backup", api.BackupBegun, _backup),
     ("chunk", api.BackupChunk, _chunk),
     ("cluster", api.ClusterState, _cluster),
+    ("tokens", api.TokenList, tokens_to_json),
 )
 _BY_CLASS: Final[Mapping[type[Any], tuple[str, Callable[[Any], dict[str, Any]]]]] = {
     cls: (name, write) for name, cls, write in REPLIES

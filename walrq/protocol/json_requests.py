@@ -44,7 +44,7 @@ from walrq.limits import (
     VISIBILITY_MS_MIN,
     WORKER_NAME_BYTES_MAX,
 )
-from walrq.protocol import fields
+from walrq.protocol import fields, tokens
 from walrq.protocol.columns import encode_headers, pack, unpack
 from walrq.protocol.fields import UINT64_MAX
 from walrq.protocol.json_text import (
@@ -519,7 +519,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         ),
         lambda given: api.SetQueue(**given),
         _write_set_queue,
-        ("queue",),
+        ("done",),
         "Create a queue, change its settings.",
     ),
     Operation(
@@ -711,6 +711,33 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         _write_plain,
         ("cluster",),
         "Let another node lead.",
+    ),
+    Operation(
+        "set_token",
+        api.SetToken,
+        tokens.SET_FIELDS,
+        lambda given: api.SetToken(**given),
+        tokens.set_token_to_json,
+        ("done",),
+        "Let whoever knows a secret do what is granted.",
+    ),
+    Operation(
+        "revoke_token",
+        api.RevokeToken,
+        (tokens.NAME,),
+        lambda given: api.RevokeToken(**given),
+        _write_plain,
+        ("done",),
+        "Forget a token; its connections end.",
+    ),
+    Operation(
+        "list_tokens",
+        api.ListTokens,
+        (),
+        _nothing(api.ListTokens),
+        _write_plain,
+        ("tokens",),
+        "All tokens, without their secrets.",
     ),
 )
 BY_NAME: Final[Mapping[str, Operation]] = {each.name: each for each in OPERATIONS}

@@ -37,6 +37,7 @@ from walrq.limits import (
 from walrq.protocol import fields
 from walrq.protocol.codec import UINT32_LE_TAG, Decoder, check_plain, encode, packed
 from walrq.protocol.fields import UINT64_MAX
+from walrq.protocol.tokens import flat_tokens, read_tokens
 
 Item: TypeAlias = Sequence[Any]
 Reply: TypeAlias = api.Reply
@@ -629,6 +630,10 @@ def _read_cluster(item: Item) -> api.ClusterState:
     )
 
 
+def _write_tokens(identifier: int, reply: api.TokenList) -> bytes:
+    return encode((18, identifier, flat_tokens(reply)))
+
+
 def _write_failed(identifier: int, reply: api.Failed) -> bytes:
     text = reply.text if len(reply.text) <= _TEXT_BYTES_MAX // 4 else reply.text[: _TEXT_BYTES_MAX // 4 - 3] + "..."
     return encode((FAILED, identifier, int(reply.code), text, dict(reply.details)))
@@ -667,6 +672,7 @@ KINDS: Final[tuple[tuple[int, type[Any], int, Reader, Writer], ...]] = (
     (16, api.ClusterState, 9, _read_cluster, _write_cluster),
     # A push that was counted; the first row writes both.
     (17, api.Pushed, 7, _read_counted, _write_counted),
+    (18, api.TokenList, 3, lambda item: read_tokens(item[2]), _write_tokens),
 )
 _READERS: Final[dict[int, tuple[int, Reader, str]]] = {
     kind: (length, read, cls.__name__) for kind, cls, length, read, _ in KINDS

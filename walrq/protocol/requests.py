@@ -52,7 +52,7 @@ from walrq.limits import (
     VISIBILITY_MS_MIN,
     WORKER_NAME_BYTES_MAX,
 )
-from walrq.protocol import fields
+from walrq.protocol import fields, tokens
 from walrq.protocol.codec import Decoder, check_plain, encode, packed
 from walrq.protocol.fields import UINT64_MAX
 
@@ -559,6 +559,9 @@ OPERATIONS: Final[tuple[tuple[int, type[Any], int, Reader, Writer], ...]] = (
     (28, api.TransferLeadership, 5, _read_transfer, _write_transfer),
     (29, api.Push, 16, _read_counted_push, _write_push),
     (30, api.Poll, 11, _read_numbered_poll, _write_numbered_poll),
+    (31, api.SetToken, 10, tokens.read_set_token, tokens.write_set_token),
+    (32, api.RevokeToken, 5, tokens.read_revoke_token, tokens.write_revoke_token),
+    (33, api.ListTokens, 4, lambda item: api.ListTokens(), _write_nothing),
 )
 _PUSH: Final = 1
 _POLL: Final = 2
