@@ -52,6 +52,11 @@ def test_every_request_and_reply_of_the_api_is_in_the_tables() -> None:
     assert {name for each in OPERATIONS for name in each.replies} <= {name for name, _, _ in REPLIES}
 
 
+def test_no_field_is_called_like_a_part_of_the_envelope() -> None:
+    """A WebSocket puts these beside the fields of a request."""
+    assert set() == {field.name for each in OPERATIONS for field in each.fields} & {"id", "op", "sequence", "lowest"}
+
+
 @pytest.mark.parametrize("cls", samples.REQUESTS, ids=lambda cls: cls.__name__)
 @settings(max_examples=EXAMPLES)
 @given(data=st.data())

@@ -341,7 +341,7 @@ def _write_cancel(request: api.Cancel) -> dict[str, Any]:
 
 
 def _write_reschedule(request: api.Reschedule) -> dict[str, Any]:
-    return {"queue": request.queue, "id": id_texts((request.id,))[0], "deliver_at_ms": request.deliver_at_ms}
+    return {"queue": request.queue, "message_id": id_texts((request.id,))[0], "deliver_at_ms": request.deliver_at_ms}
 
 
 def _write_peek(request: api.Peek) -> dict[str, Any]:
@@ -488,8 +488,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     Operation(
         "reschedule",
         api.Reschedule,
-        (queue(), message_id("id"), integer("deliver_at_ms", TIME_MS_MAX, about="ms since 1970")),
-        lambda given: api.Reschedule(**given),
+        (queue(), message_id("message_id"), integer("deliver_at_ms", TIME_MS_MAX, about="ms since 1970")),
+        lambda given: api.Reschedule(given["queue"], given["message_id"], given["deliver_at_ms"]),
         _write_reschedule,
         ("outcomes",),
         "Let a pending message become due at another time.",
