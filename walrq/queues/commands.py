@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 import attrs
 import cbor2
 
-from walrq.api import Columns, Filter, Range, SettleKind, value
+from walrq.api import Columns, Filter, Grant, Range, Right, SettleKind, value
 from walrq.errors import CorruptRecord
 from walrq.far.rows import PageView, encode_page, pack
 from walrq.far.shelf import Cut, Found
@@ -70,6 +70,8 @@ class Op(enum.IntEnum):
     SET_WINDOW = 22
     HYDRATE_FAR = 23
     SWEEP_FAR = 24
+    PUT_TOKEN = 60
+    DROP_TOKEN = 61
 
 
 @value
@@ -229,7 +231,9 @@ class Move:
 
 @value
 class OpenSession:
-    """The session's number is (index, ordinal) of this command."""
+    """The session's number is (index, ordinal) of this command. `owner`: the token whose it is, "" = anybody's."""
+
+    owner: str = ""
 
 
 @value
@@ -292,6 +296,25 @@ class SweepFar:
 
 
 @value
+class PutToken:
+    """See `api.SetToken`."""
+
+    name: str
+    digest: bytes = attrs.field(repr=False)
+    grants: tuple[Grant, ...]
+    requests_per_s: int | None = None
+    bytes_per_s: int | None = None
+    in_flight: int | None = None
+
+
+@value
+class DropToken:
+    """See `api.RevokeToken`."""
+
+    name: str
+
+
+@value
 class Bootstrap:
     """First command of a cluster: its id and the secret that keys receipt checks."""
 
@@ -328,12 +351,14 @@ Command: TypeAlias = (
     | SetWindow
     | HydrateFar
     | SweepFar
+    | PutToken
+    | DropToken
     | Bootstrap
     | RaiseVersion
 )
 
 # Since which version of the state machine a kind of command may be proposed; those that are not here: since 1.
-SINCE: Final[dict[type, int]] = {Hydrate: 2, SetWindow: 2, HydrateFar: 2, SweepFar: 2}
+SINCE: Final[dict[type, int]] = {Hydrate: 2, SetWindow: 2, HydrateFar: 2, SweepFar: 2, PutToken: 2, DropToken: 2}
 
 
 # Settings of queues that came with version 2.
@@ -352,6 +377,8 @@ def since(command: Command) -> int:
         return 2 if command.far is not None or command.cold else 1
     if isinstance(command, Redrive):
         return 2 if command.more else 1
+    if isinstance(command, OpenSession):
+        return 2 if command.owner else 1
     return SINCE.get(type(command), 1)
 
 
@@ -481,7 +508,7 @@ _ENCODERS: Final[dict[type, tuple[int, _Encoder]]] = {
     Redrive: (Op.REDRIVE.value, lambda c: [c.queue, c.limit, c.target, _filter(c.where), *((True,) if c.more else ())]),
     PurgeDead: (Op.PURGE_DEAD.value, lambda c: [c.queue, _filter(c.where)]),
     Move: (Op.MOVE.value, lambda c: [c.source, c.target, c.limit]),
-    OpenSession: (Op.OPEN_SESSION.value, lambda c: []),
+    OpenSession: (Op.OPEN_SESSION.value, lambda c: [c.owner] if c.owner else []),
     CloseSession: (Op.CLOSE_SESSION.value, lambda c: []),
     KeepSessions: (Op.KEEP_SESSIONS.value, lambda c: [c.sessions]),
     Hydrate: (
@@ -494,6 +521,18 @@ _ENCODERS: Final[dict[type, tuple[int, _Encoder]]] = {
         lambda c: [c.since, c.to, c.seen, [attrs.astuple(cut, recurse=False) for cut in c.cuts]],
     ),
     SweepFar: (Op.SWEEP_FAR.value, lambda c: [c.uid, c.first, c.last, c.rows]),
+    PutToken: (
+        Op.PUT_TOKEN.value,
+        lambda c: [
+            c.name,
+            c.digest,
+            [[int(grant.right), grant.queues] for grant in c.grants],
+            c.requests_per_s,
+            c.bytes_per_s,
+            c.in_flight,
+        ],
+    ),
+    DropToken: (Op.DROP_TOKEN.value, lambda c: [c.name]),
     Bootstrap: (Op.BOOTSTRAP.value, lambda c: [c.cluster, c.secret]),
     RaiseVersion: (Op.RAISE_VERSION.value, lambda c: [c.version]),
 }
@@ -514,13 +553,17 @@ _DECODERS: Final[dict[int, _Decoder]] = {
     Op.REDRIVE.value: lambda f: Redrive(f[4], f[5], f[6], _open_filter(f[7]), *f[8:]),
     Op.PURGE_DEAD.value: lambda f: PurgeDead(f[4], _open_filter(f[5])),
     Op.MOVE.value: lambda f: Move(f[4], f[5], f[6]),
-    Op.OPEN_SESSION.value: lambda f: OpenSession(),
+    Op.OPEN_SESSION.value: lambda f: OpenSession(*f[4:]),
     Op.CLOSE_SESSION.value: lambda f: CloseSession(),
     Op.KEEP_SESSIONS.value: lambda f: KeepSessions(tuple(f[4])),
     Op.HYDRATE.value: lambda f: Hydrate(f[4], f[5], f[6], f[7], None if f[8] is None else tuple(f[8]), f[9]),
     Op.SET_WINDOW.value: lambda f: SetWindow(f[4], f[5]),
     Op.HYDRATE_FAR.value: lambda f: HydrateFar(f[4], f[5], f[6], tuple(Cut(*cut) for cut in f[7])),
     Op.SWEEP_FAR.value: lambda f: SweepFar(f[4], f[5], f[6], tuple((a, b, c) for a, b, c in f[7])),
+    Op.PUT_TOKEN.value: lambda f: PutToken(
+        f[4], f[5], tuple(Grant(Right(right), queues) for right, queues in f[6]), *f[7:]
+    ),
+    Op.DROP_TOKEN.value: lambda f: DropToken(f[4]),
     Op.BOOTSTRAP.value: lambda f: Bootstrap(f[4], f[5]),
     Op.RAISE_VERSION.value: lambda f: RaiseVersion(f[4]),
 }

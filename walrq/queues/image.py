@@ -3,6 +3,7 @@
 Pages:  "m"                      clocks, cluster, counters            "s" + bucket          sessions
         "q" + uid + page >= 0    batches with that page's sequences   "q" + uid + HEADER    settings, counters
         "q" + uid + TURNS        the rotation of groups               "q" + uid + DEDUP..   deduplication ids
+        "k"                      tokens
         "t", "u"                 tail and table of what is far        "v" + number          its counts of blocks
         "f" + number             a sealed page of what is far: in memory only until a durable snapshot holds it
         "c" + uid + lane + n     a sealed stretch of what is cold: the same          "d": one that still grows
@@ -26,6 +27,7 @@ from typing import Any, Final
 import cbor2
 
 from walrq import api
+from walrq.access.book import BOOK_KEY
 from walrq.errors import CorruptRecord
 from walrq.far.blocks import BLOCKS_PREFIX, blocks_key
 from walrq.far.shelf import PAGE_PREFIX, TABLE_KEY, TAIL_KEY, page_key
@@ -147,7 +149,7 @@ def _queue_page(queue: Queue, page: int) -> bytes | None:
         if not queue.rotation:
             return None
         return cbor2.dumps([(priority, list(queue.rotation[priority])) for priority in sorted(queue.rotation)])
-    ids = [(key, *entry) for key, entry in queue.dedup.items() if dedup_page(key) == page]
+    ids = queue.dedup.in_page(page)
     return cbor2.dumps(sorted(ids, key=lambda row: row[2])) if ids else None
 
 
@@ -186,10 +188,58 @@ def _session_page(m: Machine, bucket: int) -> bytes | None:
             session.last_ms,
             session.lowest,
             [(sequence, _result(session.results[sequence])) for sequence in sorted(session.results)],
+            # As it was before there were tokens.
+            *((session.owner,) if session.owner else ()),
         )
         for session in m.sessions.buckets.get(bucket, {}).values()
     ]
     return cbor2.dumps(sorted(rows, key=lambda row: row[0])) if rows else None
+
+
+# What one step encodes: a millisecond or two. And what a page of another kind counts for.
+RUNS_PER_STEP: Final = 256
+_PAGE_RUNS: Final = 32
+
+
+class _Part:
+    """A page of batches that is encoded in pieces. Whoever is about to change it ends it first (copy on write)."""
+
+    def __init__(self, queue: Queue, page: int) -> None:
+        self.queue = queue
+        self.page = page
+        self._batches = list(queue.pages[page].values())
+        self._done = 0
+        self._pieces: list[bytes] = []
+
+    @property
+    def is_whole(self) -> bool:
+        """Nothing of it is left."""
+        return self._done == len(self._batches)
+
+    def go_on(self, runs: int) -> int:
+        """Encode batches with about so many runs more; how many it were."""
+        rows: list[Any] = []
+        weight = 0
+        batches = self._batches
+        for position in range(self._done, len(batches)):
+            if weight >= runs:
+                break
+            batch = batches[position]
+            rows.append(batch_row(batch))
+            weight += 1 + (len(batch.pieces) if batch.pieces else 0)
+        self._done += len(rows)
+        self._pieces.append(cbor2.dumps(rows)[_array_head(len(rows)) :])
+        return weight
+
+    def body(self) -> bytes:
+        """The page, as `_queue_page` has it."""
+        count = len(self._batches)
+        return cbor2.dumps([None] * count)[: _array_head(count)] + b"".join(self._pieces)
+
+
+def _array_head(count: int) -> int:
+    """Bytes of the head of a CBOR array with so many items."""
+    return 1 if count < 24 else 2 if count < 1 << 8 else 3 if count < 1 << 16 else 5
 
 
 class Imager:
@@ -211,6 +261,8 @@ class Imager:
         self._stretches: list[tuple[int, int, int]] = []
         self._pending: dict[tuple[int, int], Queue] = {}
         self._pending_buckets: set[int] = set()
+        # A page that is being encoded in pieces.
+        self._part: _Part | None = None
         self._encoded: list[tuple[bytes, bytes | None]] = []
         # Pages that this image leaves out, in case it is not kept.
         self._dropped: list[tuple[int, int]] = []
@@ -224,6 +276,10 @@ class Imager:
         self.active = True
         self._dropped.clear()
         self._encoded.append((MACHINE_KEY, _machine_page(m)))
+        tokens = m.book.page()
+        if tokens is not None and m.book.dirty:
+            self._encoded.append((BOOK_KEY, tokens))
+        m.book.dirty = False
         self._encoded += self._far.freeze()
         self._stretches = list(m.cold_unsaved)
         for uid in sorted(m.removed_uids):
@@ -245,6 +301,7 @@ class Imager:
         m = self._machine
         self._pending.clear()
         self._pending_buckets.clear()
+        self._part = None
         self._encoded.clear()
         for uid, page in self._dropped:
             self._known.setdefault(uid, set()).add(page)
@@ -259,11 +316,16 @@ class Imager:
             for lane, cold in queue.cold.items():
                 queue.dirty.update(cold_page(lane, each.number) for each in (cold.tail, cold.front))
             queue.dirty.update((HEADER_PAGE, TURNS_PAGE), queue.pages, self._known.get(queue.uid, ()))
-            queue.dirty.update(dedup_page(key) for key in queue.dedup)
+            queue.dirty.update(queue.dedup.pages)
         m.removed_uids.update(uid for uid in self._known if uid not in m.by_uid)
         m.sessions.dirty.update(range(BUCKETS))
+        m.book.dirty = True
 
     def _before_queue_page(self, queue: Queue, page: int) -> None:
+        part = self._part
+        if part is not None and part.page == page and part.queue is queue:
+            part.go_on(1 << 30)
+            self._end_part(part)
         if self._pending.pop((queue.uid, page), None) is not None:
             self._encode(queue, page)
 
@@ -293,12 +355,32 @@ class Imager:
         self._encoded.append((_queue_key(uid, page), None))
 
     def step(self, pages: int) -> bool:
-        """Encode up to `pages` pages; False when the image is complete."""
+        """Encode up to `pages` pages, of large ones a part; False when the image is complete.
+
+        About RUNS_PER_STEP runs at most, so that a turn between two steps never waits for more.
+        """
+        room = RUNS_PER_STEP
         for _ in range(pages):
-            if self._pending:
+            if room <= 0:
+                break
+            part = self._part
+            if part is not None:
+                room -= part.go_on(room)
+                if not part.is_whole:
+                    break
+                self._end_part(part)
+            elif self._pending:
                 (_, page), queue = self._pending.popitem()
-                self._encode(queue, page)
+                if page >= 0 and page in queue.pages:
+                    self._part = part = _Part(queue, page)
+                    room -= part.go_on(room)
+                    if part.is_whole:
+                        self._end_part(part)
+                else:
+                    self._encode(queue, page)
+                    room -= _PAGE_RUNS
             elif self._pending_buckets:
+                room -= RUNS_PER_STEP
                 self._before_session_page(next(iter(self._pending_buckets)))
             else:
                 self._machine.before_queue_page = None
@@ -306,6 +388,11 @@ class Imager:
                 self.active = False
                 return False
         return True
+
+    def _end_part(self, part: _Part) -> None:
+        self._part = None
+        self._known.setdefault(part.queue.uid, set()).add(part.page)
+        self._encoded.append((_queue_key(part.queue.uid, part.page), part.body()))
 
     def take(self) -> list[tuple[bytes, bytes | None]]:
         """Pages encoded since the last call; None = the page is no more."""
@@ -388,6 +475,9 @@ def full_pages(m: Machine) -> dict[bytes, bytes]:
     Without the sealed pages of what is far, of which the table has the hashes, and of what is cold.
     """
     pages: dict[bytes, bytes] = {MACHINE_KEY: _machine_page(m)}
+    tokens = m.book.page()
+    if tokens is not None:
+        pages[BOOK_KEY] = tokens
     for queue in m.queues.values():
         numbers = [HEADER_PAGE, TURNS_PAGE, *queue.pages]
         numbers += [cold_page(lane, number) for lane in queue.cold for number in (TAIL, FRONT)]
@@ -600,8 +690,8 @@ def _restore_batch(queue: Queue, raw: Any, m: Machine) -> None:
 
 
 def _restore_sessions(m: Machine, rows: list[Any]) -> None:
-    for number, last_ms, lowest, results in sorted(rows, key=lambda row: (row[1], row[0])):
-        session = Session(number, last_ms)
+    for number, last_ms, lowest, results, *owner in sorted(rows, key=lambda row: (row[1], row[0])):
+        session = Session(number, last_ms, *owner)
         session.lowest = lowest
         session.results = {sequence: _open_result(result) for sequence, result in results}
         m.sessions.add(session)
@@ -648,6 +738,8 @@ def _load(pages: Iterable[tuple[bytes, bytes]], bounds: Bounds, version_max: int
             check_version(m.version, version_max)
         elif key[:1] == b"s":
             sessions.extend(cbor2.loads(body))
+        elif key == BOOK_KEY:
+            m.book.load(body)
         elif key == TABLE_KEY:
             counts = m.far.load_table(body)
         elif key == TAIL_KEY:
@@ -706,7 +798,8 @@ def _load(pages: Iterable[tuple[bytes, bytes]], bounds: Bounds, version_max: int
         queue = m.by_uid[uid]
         # Ids rise with arrival, so this is the order of arrival.
         in_order = sorted(rows, key=lambda row: row[2])
-        queue.dedup = OrderedDict((key, (end, identifier)) for key, end, identifier in in_order)
+        for key, end, identifier in in_order:
+            queue.dedup[key] = (end, identifier)
         m.dedup_ids += len(queue.dedup)
     for queue in m.queues.values():
         queue.dirty.clear()

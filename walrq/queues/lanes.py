@@ -326,3 +326,11 @@ def line_of(lane: Level | list[Returned], border: int | None) -> Iterator[tuple[
             return
         for offset in range(first, last + 1):
             yield order + offset - first, batch, offset
+
+
+def fitting(batch: Batch, first: int, number: int, bytes_limit: int, must: bool) -> int:
+    """How many of `number` messages from `first` fit; at least one when it must."""
+    if batch.bytes_of(first, first + number - 1) <= bytes_limit:
+        return number
+    share = max(1, batch.size // batch.total)
+    return min(number, max(1 if must else 0, bytes_limit // share))

@@ -18,6 +18,7 @@ from typing import Any, Final
 import attrs
 
 from walrq import api, limits
+from walrq.access.book import Book, Token
 from walrq.errors import Code, DataDirInvalid, Overloaded, QueueNotFound, WalrqError
 from walrq.far.shelf import Far
 from walrq.ids import INCARNATION_MAX, make_uid, shard_of
@@ -88,6 +89,7 @@ class Machine:
         parked: uids of queues that hold parked messages.
         dedup_ids: how many deduplication ids are remembered, expired ones included.
         live_blocks: live batches per block of 64 log indexes; an absent block holds none.
+        book: the tokens that open the cluster.
         far: what waits beyond the horizon, with counts of blocks of its own.
         secret, cluster: from the bootstrap command.
         version, version_max: of the state machine: agreed on in the log, and the newest one that this node can be.
@@ -114,6 +116,7 @@ class Machine:
         # Messages pushed, leased and acknowledged in queues that are deleted by now. For the eye only, as the counters
         # of the queues: not in the image.
         self.retired = (0, 0, 0)
+        self.book = Book()
         self.far = Far(bounds.far_tail_rows, bounds.far_page_rows)
         self.lease_timers = TimerHeap(lease_timer_alive)
         self.wall_timers = TimerHeap(wall_timer_alive)
@@ -466,7 +469,7 @@ def _delete_queue(m: Machine, command: commands.DeleteQueue) -> api.Done:
 
 
 def _open_session(m: Machine, command: commands.OpenSession) -> api.SessionOpened | api.Failed:
-    return m.sessions.open(m.index << 16 | m.ordinal, m.now)
+    return m.sessions.open(m.index << 16 | m.ordinal, m.now, command.owner)
 
 
 def _close_session(m: Machine, command: commands.CloseSession) -> api.Done:
@@ -489,6 +492,16 @@ def _bootstrap(m: Machine, command: commands.Bootstrap) -> api.Done:
         m.cluster = command.cluster
         m.secret = command.secret
     return api.Done()
+
+
+def _put_token(m: Machine, command: commands.PutToken) -> api.Done:
+    limits_ = (command.requests_per_s, command.bytes_per_s, command.in_flight)
+    m.book.put(Token(command.name, command.digest, command.grants, *limits_, m.wall))
+    return api.Done(1)
+
+
+def _drop_token(m: Machine, command: commands.DropToken) -> api.Done:
+    return api.Done(int(m.book.drop(command.name)))
 
 
 def _set_window(m: Machine, command: commands.SetWindow) -> api.Done:
@@ -539,6 +552,8 @@ _HANDLERS: Final[dict[type, Callable[[Machine, Any], Result]]] = {
     commands.SetWindow: _set_window,
     commands.HydrateFar: pending.hydrate_far,
     commands.SweepFar: pending.sweep_far,
+    commands.PutToken: _put_token,
+    commands.DropToken: _drop_token,
     commands.Bootstrap: _bootstrap,
     commands.RaiseVersion: _raise_version,
 }
@@ -566,6 +581,8 @@ _ANSWERS: Final[dict[type, type]] = {
     commands.SetWindow: api.Done,
     commands.HydrateFar: api.Done,
     commands.SweepFar: api.Done,
+    commands.PutToken: api.Done,
+    commands.DropToken: api.Done,
     commands.Bootstrap: api.Done,
     commands.RaiseVersion: api.Done,
 }

@@ -175,7 +175,9 @@ def _remember_ids(m: Machine, queue: Queue, keys: tuple[str | None, ...], known:
                 known[position] = first_id + (-1 - known[position])
             continue
         queue.mark_dedup(key)
-        if table.pop(key, None) is None:
+        if key in table:
+            del table[key]
+        else:
             m.dedup_ids += 1
         table[key] = (end, first_id + position)
         for _ in range(_DEDUP_SWEEP):

@@ -34,7 +34,8 @@ from walrq.queues.batch import (
     Lease,
     Run,
 )
-from walrq.queues.lanes import GROUPED, SEALED_FIRST, Cold, Group, Level, Tally, head_of, line_of, tie
+from walrq.queues.lanes import GROUPED, SEALED_FIRST, Cold, Group, Level, Tally, fitting, head_of, line_of, tie
+from walrq.queues.sessions import DedupTable
 from walrq.queues.settings import Settings
 from walrq.queues.timers import BACKOFF_ENDS, DUE, TTL, TimerHeap
 
@@ -142,7 +143,7 @@ class Queue:
         # Dead messages in this queue by the name of the queue they died in.
         self.origins: dict[str, int] = {}
         # dedup id -> (end on the lease clock, message id), in order of arrival.
-        self.dedup: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        self.dedup = DedupTable(dedup_page)
         self.ready = 0
         # Delayed and in back-off.
         self.delayed = 0
@@ -480,12 +481,19 @@ class Queue:
         return min(cold.floor, grouped.floor) if cold is not None else grouped.floor
 
     def is_dry(self, lane: int) -> bool:
-        """Whether what comes next of a lane is cold, if anything of it is; of groups: all that are hot wait."""
+        """Whether what comes next of a lane is cold, if anything of it is."""
         if lane == GROUPED:
-            return all(each is None for turns in self.rotation.values() for each in turns)
+            # A level whose next message stands among cold groups holds up all levels below it.
+            waits = any(priority in self.levels and self.is_dry(priority) for priority in self.cold[GROUPED].mixed)
+            return waits or (self.no_group_is_next and (bool(self.held) or not self.groups))
         level = self.levels[lane]
         fresh = next((batch for batch in level.fresh if batch.fresh), None)
         return self._is_dry(lane, fresh, head_of(level.returned))
+
+    @property
+    def no_group_is_next(self) -> bool:
+        """All groups that are hot wait, for their own consumers or for what is cold."""
+        return all(each is None for turns in self.rotation.values() for each in turns)
 
     def release_held(self) -> None:
         """The border of groups has moved: those whose head it lies behind now take part, in order of their heads."""
@@ -810,7 +818,7 @@ class Queue:
             batch = returned.batch
             number = min(limit, returned.last - returned.first + 1)
             if batch.size > bytes_limit:
-                number = _fitting(batch, returned.first, number, bytes_limit, must)
+                number = fitting(batch, returned.first, number, bytes_limit, must)
                 if not number:
                     return None
             heapq.heappop(level.returned)
@@ -822,7 +830,7 @@ class Queue:
         if number > limit:
             number = limit
         if batch.size > bytes_limit:
-            number = _fitting(batch, first, number, bytes_limit, must)
+            number = fitting(batch, first, number, bytes_limit, must)
             if not number:
                 return None
         origin = batch.origin
@@ -876,7 +884,7 @@ class Queue:
             group = self.groups[lane]
             head = group.head()
             assert head is not None
-            if not _fitting(head.batch, head.first, 1, bytes_limit, must):
+            if not fitting(head.batch, head.first, 1, bytes_limit, must):
                 return None
             heapq.heappop(group.heap)
             run = self._take_part(head, 1)
@@ -885,11 +893,3 @@ class Queue:
         if lane in self.rotation.get(priority, ()):
             self._seat(lane, priority)
         return run
-
-
-def _fitting(batch: Batch, first: int, number: int, bytes_limit: int, must: bool) -> int:
-    """How many of `number` messages from `first` fit; at least one when it must."""
-    if batch.bytes_of(first, first + number - 1) <= bytes_limit:
-        return number
-    share = max(1, batch.size // batch.total)
-    return min(number, max(1 if must else 0, bytes_limit // share))

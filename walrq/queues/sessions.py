@@ -39,11 +39,12 @@ class Held:
 
 
 class Session:
-    """One session. Invariant: every key of `results` is >= `lowest`."""
+    """One session. Invariant: every key of `results` is >= `lowest`. `owner`: the token whose it is, "" = anybody's."""
 
-    __slots__ = ("last_ms", "lowest", "number", "results")
+    __slots__ = ("last_ms", "lowest", "number", "owner", "results")
 
-    def __init__(self, number: int, last_ms: int) -> None:
+    def __init__(self, number: int, last_ms: int, owner: str = "") -> None:
+        self.owner = owner
         self.number = number
         self.last_ms = last_ms
         self.lowest = 0
@@ -78,7 +79,7 @@ class Sessions:
         if bucket not in self.dirty:
             self._first_touch(bucket)
 
-    def open(self, number: int, now_ms: int) -> api.SessionOpened | api.Failed:
+    def open(self, number: int, now_ms: int, owner: str = "") -> api.SessionOpened | api.Failed:
         """Register session `number`."""
         if len(self.table) >= self._sessions_max:
             return api.Failed(
@@ -184,3 +185,32 @@ class Sessions:
 def bucket_of(number: int) -> int:
     """The image page of a session."""
     return (number >> 16) % BUCKETS
+
+
+class DedupTable(OrderedDict[str, tuple[int, int]]):
+    """Deduplication ids in order of arrival: (end of the window on the lease clock, message id) by id.
+
+    Those of a page are found without a look at all others: an image takes one page at a time.
+    """
+
+    def __init__(self, page_of: Callable[[str], int]) -> None:
+        super().__init__()
+        self._page_of = page_of
+        self.pages: dict[int, dict[str, None]] = {}
+
+    def __setitem__(self, key: str, entry: tuple[int, int]) -> None:
+        super().__setitem__(key, entry)
+        self.pages.setdefault(self._page_of(key), {})[key] = None
+
+    def __delitem__(self, key: str) -> None:
+        super().__delitem__(key)
+        del self.pages[self._page_of(key)][key]
+
+    def clear(self) -> None:
+        """Forget all."""
+        super().clear()
+        self.pages.clear()
+
+    def in_page(self, page: int) -> list[tuple[str, int, int]]:
+        """(id, end of its window, message id) of those in a page."""
+        return [(key, *self[key]) for key in self.pages.get(page, ())]

@@ -180,9 +180,9 @@ def _wishes(machine: Machine, queue: Queue) -> Iterator[tuple[Wanted, Stretch, b
         target = _target(machine, queue, lane)
         ready = hot_ready(queue, lane)
         is_dry = queue.is_dry(lane) or cold.owed > 0
-        if lane == GROUPED and is_dry and not queue.held and ready >= target:
-            # All groups that were found wait for their own consumers: that is as far as is looked.
-            is_dry = False
+        if lane == GROUPED and not is_dry and queue.no_group_is_next:
+            # All groups wait for their own consumers. So far is looked for others, and no farther.
+            is_dry = ready < LOOK_AHEAD * target
         if is_dry or ready < max(1, target // 2):
             for stretch in _stretches(cold):
                 if ready >= target and not is_dry:
@@ -207,8 +207,6 @@ def _target(machine: Machine, queue: Queue, lane: int) -> int:
         target = min(target, machine.window.messages // 2)
     if queue.settings.max_hot_messages is not None:
         target = min(target, queue.settings.max_hot_messages)
-    if lane == GROUPED and queue.is_dry(lane):
-        target *= LOOK_AHEAD
     return max(1, target)
 
 

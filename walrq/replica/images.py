@@ -77,7 +77,7 @@ class SnapshotJob:
     `while job.step(): write()` then `write(); finish()`. Invariant: `step` and `write` never run at the same time.
     """
 
-    # One page takes about a millisecond.
+    # Of large ones a part: some milliseconds at most.
     PAGES_PER_STEP = 4
 
     def __init__(
