@@ -296,7 +296,7 @@ class Model:
         """(uid, lease number) of the leased message that has this task number."""
         for queue in self.queues.values():
             for message in queue.messages.values():
-                if message.state == LEASED and message.task == number:
+                if message.state == LEASED and message.task == number != 0:
                     return queue.uid, message.lease
         return None
 
