@@ -13,12 +13,14 @@ from tests.doors.redis_talk import Redis, RedisError, redis
 
 pytestmark = pytest.mark.trio
 SHORT_S = 0.03
+# How often a condition of another connection or node is looked at: none of them rings a bell here.
+LOOK_S = 0.005
 
 
 async def until(client: Redis, what: Callable[[str], bool]) -> None:
     """Wait until INFO says so: settles and returns follow their replies by a moment, and ring no bell here."""
     while not what((await client("INFO", "queues")).decode()):  # noqa: ASYNC110 - of another connection
-        await trio.sleep(0.005)
+        await trio.sleep(LOOK_S)
 
 
 async def test_the_session_of_the_documentation_works_literally(tmp_path: Path) -> None:

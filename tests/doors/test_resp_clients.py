@@ -18,6 +18,7 @@ from tests.requirements import require
 
 pytestmark = pytest.mark.trio
 PATIENCE_S = 60
+SHORT_S = 0.02
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "redis.md"
 
 
@@ -167,7 +168,7 @@ async def test_asynchronous_redis_py(tmp_path: Path) -> None:
             found = await asyncio.gather(*[client.brpop("q", 5) for _ in range(20)])
             assert sorted(int(payload) for _, payload in found) == list(range(20))
             waiting = asyncio.create_task(client.brpop("later", 5))
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(SHORT_S)
             await client.lpush("later", "x")
             assert list(await waiting) == [b"later", b"x"]
         finally:

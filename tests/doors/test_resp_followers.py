@@ -12,6 +12,8 @@ from tests.doors.redis_talk import Redis, redis
 
 pytestmark = pytest.mark.trio
 SHORT_S = 0.03
+# How often a condition of another connection or node is looked at: none of them rings a bell here.
+LOOK_S = 0.005
 
 
 async def role(room: Room) -> str:
@@ -29,13 +31,13 @@ async def settled(rooms: list[Room]) -> tuple[Room, list[Room]]:
         if sorted(roles) == ["master", "replica", "replica"]:
             leader = rooms[roles.index("master")]
             return leader, [room for room in rooms if room is not leader]
-        await trio.sleep(0.02)
+        await trio.sleep(LOOK_S)
 
 
 async def until(client: Redis, text: str) -> None:
     """Wait until INFO says so."""
     while text not in (await client("INFO", "queues")).decode():  # noqa: ASYNC110 - of another node
-        await trio.sleep(0.01)
+        await trio.sleep(LOOK_S)
 
 
 async def test_a_follower_serves_every_command(tmp_path: Path) -> None:
