@@ -165,6 +165,7 @@ SETTINGS: Final = (
     ("--snapshot-log-bytes", "BYTES", "Log that forces a snapshot.  [256MiB]"),
     ("--snapshot-commands", "N", "Commands that force a snapshot.  [50000]"),
     ("--body-cache-bytes", "BYTES", "Memory for bodies of messages.  [32MiB]"),
+    ("--max-memory", "BYTES", "Memory beyond which pushes are refused, like 1GiB.  [no bound]"),
     ("--log-level", "LEVEL", "debug, info, warning or error.  [info]"),
     ("--log-format", "FORMAT", "auto, human or json.  [auto]"),
     ("--front", "KIND", "What carries TCP: auto, reactor or stream.  [auto]"),

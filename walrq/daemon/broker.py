@@ -41,6 +41,7 @@ from walrq.errors import (
     MessageTooLarge,
     NotLeader,
     NotReady,
+    Overloaded,
     ReceiptInvalid,
     WalrqError,
 )
@@ -111,6 +112,8 @@ class Broker:
         self.draining = False
         # False while the disk is full (the compactor looks, once per turn).
         self.pushes_allowed = True
+        # Why pushes are refused for want of memory; empty: they are not (`reaper.watch_memory`).
+        self.memory_full = ""
         # Requests submitted and not answered, parked ones included; and the bytes of their frames.
         self.in_flight = 0
         self.bytes_in_flight = 0
@@ -365,6 +368,8 @@ class Broker:
             _check_sizes(columns, settings.max_message_bytes)
         if not self.pushes_allowed:
             raise DiskFull(self._why_full(), retry_after_ms=1_000)
+        if self.memory_full:
+            raise Overloaded(self.memory_full, limit="max_memory", retry_after_ms=1_000)
         self.log(
             call,
             commands.Push(

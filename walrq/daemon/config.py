@@ -278,6 +278,7 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "body_cache_bytes": _bytes(0, 1 << 40),
     "max_hot_messages": _integer(limits.HOT_MESSAGES_MIN, 1 << 40),
     "max_hot_bytes": _bytes(limits.MIB, 1 << 50),
+    "max_memory": _bytes(0, 1 << 50),
     "log_level": _choice(*LEVELS),
     "log_format": _choice("auto", "human", "json"),
     "front": _choice("auto", "reactor", "stream"),
@@ -299,7 +300,7 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
 }
 
 _LISTENING: Final = ("listen", "ws_listen", "resp_listen", "http_listen", "peer_listen")
-_IN_BYTES: Final = ("max_wal_segment_size", "snapshot_log_bytes", "body_cache_bytes", "max_hot_bytes")
+_IN_BYTES: Final = ("max_wal_segment_size", "snapshot_log_bytes", "body_cache_bytes", "max_hot_bytes", "max_memory")
 # What a running node takes over when it reads its file again (SIGHUP); everything else needs a restart.
 RELOADABLE: Final = ("max_connections", "drain_timeout", "auto_create", "log_level")
 # What a start keeps in the data directory for the next one (never the secret itself).
@@ -355,6 +356,7 @@ class Config:
         body_cache_bytes: memory for bodies of messages.
         max_hot_messages, max_hot_bytes: messages whose metadata is in memory, in all queues, and their payloads' bytes,
             wherever those are; the leader's values count.
+        max_memory: bytes that the process may have before it refuses pushes; 0 = as many as there are.
         log_level, log_format: what goes to standard error, and how.
         front: what carries TCP: "reactor", "stream", or "auto" (reactor where the system has epoll).
         ws_listen, resp_listen, http_listen: (host, port) of the other doors; None = it stays shut.
@@ -385,6 +387,7 @@ class Config:
     body_cache_bytes: int = limits.BODY_CACHE_BYTES
     max_hot_messages: int = limits.HOT_MESSAGES_DEFAULT
     max_hot_bytes: int = limits.HOT_BYTES_DEFAULT
+    max_memory: int = 0
     log_level: str = "info"
     log_format: str = "auto"
     front: str = "auto"

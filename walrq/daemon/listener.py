@@ -3,7 +3,7 @@
 A connection beyond the cap is told so (an error frame, `TOO_MANY_CONNECTIONS`) and closed. When the process
 has no descriptor left (EMFILE, ENFILE), the reserve descriptor is given up for a moment so that one waiting
 client can be told the same instead of hanging in the backlog; then the loop backs off. It never spins and
-never ends by itself.
+never ends by itself. The last few descriptors are not given to clients at all: the log needs them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import resource
 import socket
 from collections.abc import Callable
 from typing import Final
@@ -19,6 +20,7 @@ import trio
 
 from walrq import api
 from walrq.errors import AddressInUse, Code, ConfigError
+from walrq.limits import DESCRIPTORS_KEPT, READ_HANDLES_MAX
 from walrq.protocol.server import ServerConnection
 
 log = logging.getLogger("walrq.listener")
@@ -34,6 +36,24 @@ _OUT_OF_DESCRIPTORS: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUF
 _THEIR_TROUBLE: Final = frozenset(
     (errno.ECONNABORTED, errno.EPROTO, errno.ENETDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EPERM)
 )
+
+
+def raise_descriptor_limit() -> int:
+    """Allow this process as many descriptors as it may have; how many that is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError) as error:
+            # Some systems name a limit that they do not allow.
+            log.info("descriptor_limit stays at %d: %s", soft, error)
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft
+
+
+def read_handles_for(descriptors: int) -> int:
+    """How many segments may be open for reading, of so many descriptors in all."""
+    return max(1, min(READ_HANDLES_MAX, descriptors // 8))
 
 
 def bind(host: str, port: int, *, flag: str = "--listen") -> socket.socket:
@@ -141,6 +161,10 @@ class Listener:
                 if error.errno in _THEIR_TROUBLE:
                     continue
                 raise
+            if sock.fileno() >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - DESCRIPTORS_KEPT:
+                # The lowest free number is given out first: all below are taken.
+                self._refuse(sock, "this node has no descriptors left for connections (ulimit -n)")
+                continue
             if self._count() >= self.connections_max:
                 self._refuse(sock, f"this node serves {self.connections_max} connections already (max_connections)")
                 continue

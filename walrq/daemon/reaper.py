@@ -10,8 +10,14 @@ It also lets the sessions of living connections start their idle time anew, ever
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import gc
 import logging
 import math
+import resource
+import sys
+from collections.abc import Callable
 from typing import Final
 
 import trio
@@ -29,6 +35,9 @@ log = logging.getLogger("walrq.reaper")
 
 # How often a page that cannot be read is tried again.
 LOST_S: Final = 5.0
+# How often memory is looked at: a fast client adds some ten megabytes in between.
+MEMORY_S: Final = 0.1
+MEMORY_FULL_S: Final = 0.5
 KEEP_SESSIONS_MS: Final = 10 * 60 * 1000
 # Several chances before an idle session ends.
 assert KEEP_SESSIONS_MS * 4 < SESSION_IDLE_MS
@@ -144,6 +153,45 @@ class Fetcher:
         if text != self._lost:
             self._lost = text
             log.critical("finding delayed_lost: %s", text)
+
+
+def resident_bytes() -> int:
+    """Bytes of memory that this process has from the system now; the most it ever had where that is not told."""
+    try:
+        with open("/proc/self/statm", "rb") as statm:
+            return int(statm.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+
+def give_memory_back() -> None:
+    """What is free within the process goes back to the system, where its library can do that."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+async def watch_memory(broker: Broker, most: int, measure: Callable[[], int] = resident_bytes) -> None:
+    """Refuse pushes while this process has more than `most` bytes of memory: all else goes on, and makes room."""
+    while True:
+        used = measure()
+        if used > most:
+            await trio.to_thread.run_sync(give_memory_back)
+            used = measure()
+        text = ""
+        if used > most:
+            text = (
+                f"max_memory: this node uses {used >> 20} MiB, allowed are {most >> 20} MiB: pushes wait until there is"
+                " less, everything else goes on"
+            )
+        if bool(text) != bool(broker.memory_full):
+            if text:
+                log.warning("memory_full %s", text)
+            else:
+                log.info("memory_has_room pushes are taken again")
+        broker.memory_full = text
+        await trio.sleep(MEMORY_FULL_S if text else MEMORY_S)
 
 
 async def keep_sessions(broker: Broker) -> None:

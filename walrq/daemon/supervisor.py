@@ -49,7 +49,7 @@ from walrq.daemon.members import Members
 from walrq.daemon.peers import Peers
 from walrq.daemon.reactor import AVAILABLE as EPOLL_AVAILABLE
 from walrq.daemon.reactor import Reactor
-from walrq.daemon.reaper import Fetcher, Reaper, keep_sessions
+from walrq.daemon.reaper import Fetcher, Reaper, keep_sessions, watch_memory
 from walrq.daemon.stream_front import StreamFront
 from walrq.errors import ERRORS, Code, ConfigError, DataDirLocked, Draining, WalrqError
 from walrq.local import notify
@@ -240,6 +240,7 @@ async def open_node(
         fsync=config.fsync,
         segment_bytes=config.max_wal_segment_size,
         reserve_snapshot_bytes=min(limits.SNAPSHOT_RESERVE_BYTES, config.max_wal_segment_size),
+        handles_max=listener.read_handles_for(listener.raise_descriptor_limit()),
     )
     try:
         storage = await trio.to_thread.run_sync(Storage.open, disk, storage_config)
@@ -587,6 +588,8 @@ def start_core(core: trio.Nursery, node: Node) -> None:
     core.start_soon(node.members.run, name="members")
     core.start_soon(node.reaper.run, name="reaper")
     core.start_soon(node.fetcher.run, name="fetcher")
+    if node.config.max_memory:
+        core.start_soon(watch_memory, node.broker, node.config.max_memory, name="memory")
     core.start_soon(keep_sessions, node.broker, name="keep_sessions")
     core.start_soon(node.compactor.run, name="compactor")
     core.start_soon(node.backups.run, name="backups")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from walrq.storage.disk import Disk
+
+OUT_OF_DESCRIPTORS: Final = frozenset((errno.EMFILE, errno.ENFILE))
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -86,13 +89,24 @@ class ReadHandles:
         with self._lock:
             handle = self._open.get(path)
             if handle is None:
-                handle = self._disk.open(path, read_only=True)
+                handle = self._open_read(path)
                 self._open[path] = handle
                 if len(self._open) > self._handles_max:
                     self._disk.close(self._open.popitem(last=False)[1])
             else:
                 self._open.move_to_end(path)
             return self._disk.pread(handle, size, offset)
+
+    def _open_read(self, path: str) -> int:
+        try:
+            return self._disk.open(path, read_only=True)
+        except OSError as error:
+            if error.errno not in OUT_OF_DESCRIPTORS or not self._open:
+                raise
+        # The process has fewer than it was promised: what is open here can be opened again.
+        while self._open:
+            self._disk.close(self._open.popitem()[1])
+        return self._disk.open(path, read_only=True)
 
     def forget(self, path: str) -> None:
         """Close the handle of a path, because the file leaves it."""
