@@ -129,6 +129,7 @@ LAYERS: dict[str, Layer] = {
             "walrq.compaction",
             "walrq.local.notify",
             "walrq.local.tracing",
+            "walrq.locks",
             "walrq.logs",
             "walrq.peers",
             "walrq.protocol",
@@ -141,10 +142,27 @@ LAYERS: dict[str, Layer] = {
         forbidden=frozenset({"asyncio", "random"}),
         may_await=True,
     ),
+    # trio: secrets from files, TLS, and who is let in at which door
+    "walrq.locks": Layer(
+        walrq=PURE_MODULES | {"walrq.access", "walrq.queues"},
+        third_party=frozenset({"attrs", "trio"}),
+        forbidden=frozenset({"asyncio", "random", "secrets"}),
+        may_await=True,
+    ),
     # trio: the doors beside the native one; what they translate is in resp/ and http/
     "walrq.doors": Layer(
         walrq=PURE_MODULES
-        | {"walrq", "walrq.client", "walrq.daemon", "walrq.http", "walrq.protocol", "walrq.queues", "walrq.resp"},
+        | {
+            "walrq",
+            "walrq.access",
+            "walrq.client",
+            "walrq.daemon",
+            "walrq.http",
+            "walrq.locks",
+            "walrq.protocol",
+            "walrq.queues",
+            "walrq.resp",
+        },
         third_party=frozenset({"attrs", "trio", "wsproto", "hypercorn"}),
         forbidden=frozenset({"asyncio", "random"}),
         may_await=True,

@@ -72,7 +72,7 @@ EVERY: dict[type, st.SearchStrategy[typing.Any]] = {
     c.Redrive: st.builds(c.Redrive, text, small, st.none() | text, filters),
     c.PurgeDead: st.builds(c.PurgeDead, text, filters),
     c.Move: st.builds(c.Move, text, text, small),
-    c.OpenSession: st.builds(c.OpenSession),
+    c.OpenSession: st.builds(c.OpenSession, st.just("") | text),
     c.CloseSession: st.builds(c.CloseSession),
     c.KeepSessions: st.builds(c.KeepSessions, st.lists(small, max_size=3).map(tuple)),
     c.Hydrate: st.builds(
@@ -89,6 +89,16 @@ EVERY: dict[type, st.SearchStrategy[typing.Any]] = {
     c.SweepFar: st.builds(
         c.SweepFar, small, small, small, st.lists(st.tuples(small, small, small), max_size=3).map(tuple)
     ),
+    c.PutToken: st.builds(
+        c.PutToken,
+        text,
+        st.binary(max_size=32),
+        st.lists(st.builds(api.Grant, st.sampled_from(api.Right), text), max_size=3).map(tuple),
+        maybe,
+        maybe,
+        maybe,
+    ),
+    c.DropToken: st.builds(c.DropToken, text),
     c.Bootstrap: st.builds(c.Bootstrap, text, st.binary(max_size=9)),
     c.RaiseVersion: st.builds(c.RaiseVersion, small),
 }

@@ -19,8 +19,24 @@ from walrq.limits import AUDIT_LINES_PER_S
 log = logging.getLogger("walrq.audit")
 
 # Beside everything that needs the right admin; reading a backup is one line, at its beginning.
-_DESTROY: Final = frozenset({api.Cancel, api.Move, api.Redrive})
-_QUIET: Final = frozenset({api.BackupRead, api.BackupEnd, api.ListTokens})
+AUDITED: Final = frozenset(
+    {
+        api.Cancel,
+        api.Move,
+        api.Redrive,
+        api.SetQueue,
+        api.PurgeQueue,
+        api.DeleteQueue,
+        api.PurgeDead,
+        api.BackupBegin,
+        api.AddNode,
+        api.RemoveNode,
+        api.TransferLeadership,
+        api.SetToken,
+        api.RevokeToken,
+    }
+)
+"""Requests of which there is a line when they were let in."""
 _NAME_SHOWN: Final = 255
 
 
@@ -44,14 +60,7 @@ class Audit:
 
     def asked(self, principal: Principal, request: api.Request, peer: str, door: str, now_ms: int) -> None:
         """A request that was let in."""
-        kind = type(request)
-        if kind in _QUIET:
-            return
-        needs = NEEDS[kind](request)
-        if kind not in _DESTROY and not any(right == Right.ADMIN for right, _ in needs):
-            return
-        if kind is api.Redrive and request.dry_run:  # type: ignore[union-attr]
-            return
+        needs = NEEDS[type(request)](request)
         if self._may("asked", now_ms):
             log.info("asked who=%s what=%s %s from=%s door=%s", principal.name, _what(request), _on(needs), peer, door)
 

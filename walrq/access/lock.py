@@ -20,6 +20,10 @@ from walrq.api import Grant, Right
 from walrq.errors import Unauthenticated
 
 _NODE: Final = "node"
+REQUIREPASS: Final = "default"
+ADMIN: Final = "admin"
+NAMES_OF_KEYS: Final = (REQUIREPASS, ADMIN)
+"""What secrets in the settings of a node are called; no token is."""
 _ALL: Final = (Grant(Right.ADMIN),)
 _NODE_CONTEXT: Final = b"walrq: one node forwards to another"
 
@@ -58,7 +62,8 @@ class Lock:
         # Principals of tokens, so that all connections of one share its allowance.
         self._tokens: dict[str, tuple[Token, Principal]] = {}
         self._node: Principal | None = None
-        self._node_secret = b""
+        # Whom other nodes speak for, by name, when that is no token but a secret of their settings.
+        self._behalf: dict[str, Principal] = {}
 
     @property
     def is_locked(self) -> bool:
@@ -120,12 +125,33 @@ class Lock:
             self._node = Principal(_NODE, _ALL, digest=digest)
         return self._node
 
+    def is_node(self, principal: Principal) -> bool:
+        """Whether it is another node."""
+        return principal is self._node
+
+    def on_behalf(self, name: str) -> Principal:
+        """Whom another node speaks for: a token, or who said a secret from the settings there.
+
+        Raises:
+            Unauthenticated: a token that is not known any more.
+        """
+        token = self._book().tokens.get(name)
+        if token is not None:
+            return self._of_token(token)
+        if name not in NAMES_OF_KEYS:
+            raise Unauthenticated(f"the token {name!r} is not known here")
+        principal = self._behalf.get(name)
+        if principal is None:
+            principal = self._behalf[name] = Principal(name, _ALL)
+        return principal
+
     # --- staying --------------------------------------------------------------------------------------------
     def still_knows(self, principal: Principal) -> bool:
         """Whether a connection of this principal may go on."""
         if principal is ANYONE:
             return not self.is_locked
-        if self._keys.get(principal.name) is principal or principal is self._node:
+        fixed = (self._keys.get(principal.name), self._behalf.get(principal.name), self._node)
+        if any(principal is each for each in fixed):
             return True
         known = self._tokens.get(principal.name)
         return known is not None and known[1] is principal and self._book().tokens.get(principal.name) == known[0]

@@ -69,7 +69,6 @@ from walrq.queues.queue import (
     LIVE_SHIFT,
     TURNS_PAGE,
     Queue,
-    dedup_page,
 )
 from walrq.queues.sessions import BUCKETS, Held, Session
 from walrq.queues.settings import Settings, as_dict, known_to_all

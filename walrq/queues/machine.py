@@ -388,6 +388,11 @@ class Machine:
         else:
             self.cold_ends.pop((uid, lane), None)
 
+    @property
+    def cold_messages(self) -> int:
+        """Messages in all queues that are beyond the hot window."""
+        return sum(cold.messages for queue in self.by_uid.values() if queue.cold for cold in queue.cold.values())
+
     def cold_due(self) -> list[tuple[int, int]]:
         """Lanes of which something cold has expired, for a leader to sweep."""
         return [place for place, end in self.cold_ends.items() if end <= self.wall]

@@ -30,6 +30,7 @@ from walrq.testing.model_queue import (
     Message,
     Queue,
 )
+from walrq.testing.model_tokens import Tokens
 
 NO_DLQ: Final = "none"
 
@@ -117,6 +118,8 @@ ANSWERS: dict[type, type] = {
             c.PurgeDead,
             c.CloseSession,
             c.KeepSessions,
+            c.PutToken,
+            c.DropToken,
             c.Bootstrap,
             c.RaiseVersion,
         ),
@@ -143,6 +146,7 @@ class Model:
         self.tasks_given = 0
         self.delayed_taken = 0
         self.session_window_max = session_window_max
+        self.tokens = Tokens()
         self.last_stamp = c.Stamp(0, 0)
         self._index = 0
         self._ordinal = 0
@@ -165,6 +169,8 @@ class Model:
             c.CloseSession: lambda command: api.Done(),
             c.Forget: lambda command: api.Failed(int(Code.INVALID_ARGUMENT), "forget needs a session"),
             c.KeepSessions: self._keep_sessions,
+            c.PutToken: self.tokens.put,
+            c.DropToken: self.tokens.drop,
             c.Bootstrap: self._bootstrap,
             c.RaiseVersion: lambda command: api.Done(),
         }
