@@ -23,6 +23,8 @@ from walrq.limits import SEGMENT_BYTES_MIN
 
 # Nothing here takes so long; a test that hangs fails.
 PATIENCE_S = 30.0
+# How often a condition that no bell is rung for is looked at.
+LOOK_S = 0.01
 
 
 @attrs.define(eq=False)
@@ -60,7 +62,9 @@ async def _live(config: Config, room: Room, *, task_status: trio.TaskStatus[None
 
 
 @asynccontextmanager
-async def house(folder: Path, *doors: str, nodes: int = 1, **settings: Any) -> AsyncIterator[list[Room]]:
+async def house(
+    folder: Path, *doors: str, nodes: int = 1, patience_s: float = PATIENCE_S, **settings: Any
+) -> AsyncIterator[list[Room]]:
     """That many nodes with these doors open; of several, the first members of one cluster."""
     shared: dict[str, Any] = {
         "fsync": "never",
@@ -77,7 +81,7 @@ async def house(folder: Path, *doors: str, nodes: int = 1, **settings: Any) -> A
         shared["bootstrap"] = tuple(sorted(addresses.items()))
         shared["cluster_secret"] = "a secret for tests only"
     rooms = [Room(name, {}, Wishes(), trio.Event()) for name in names]
-    with trio.fail_after(PATIENCE_S):
+    with trio.fail_after(patience_s):
         async with trio.open_nursery() as nursery:
             for room in rooms:
                 config = Config(data_dir=str(folder / room.name), node_id=room.name, **shared)
@@ -114,4 +118,4 @@ async def leader_and_followers(rooms: list[Room]) -> tuple[Room, list[Room]]:
         if found[0] is not None and len(set(found)) == 1:
             leader = next(room for room in rooms if room.name == found[0])
             return leader, [room for room in rooms if room is not leader]
-        await trio.sleep(0.02)
+        await trio.sleep(LOOK_S)

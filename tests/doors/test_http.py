@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from tests.doors import raw
-from tests.doors.house import Room, ask, house, leader_and_followers
+from tests.doors.house import LOOK_S, Room, ask, house, leader_and_followers
 from walrq.doors import http, http_app
 
 pytestmark = pytest.mark.trio
@@ -25,7 +25,7 @@ async def until(client: httpx.AsyncClient, path: str, fits: Any) -> Any:
         found = await ask(client, "GET", path)
         if fits(found):
             return found
-        await trio.sleep(0.005)
+        await trio.sleep(LOOK_S)
 
 
 # --- operations ---------------------------------------------------------------------------------------------
