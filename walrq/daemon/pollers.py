@@ -241,7 +241,7 @@ class Pollers:
 
     def _park(self, call: PollCall) -> None:
         port = call.port
-        if self._broker.draining or call.deadline_ms <= self._broker.now_ms():
+        if self._broker.draining or (call.deadline_ms <= self._broker.now_ms() and not self._waits_for_cold(call)):
             self._end_poll(call, self._empty(call))
             return
         if not port.open or not port.takes_leases:
@@ -262,6 +262,21 @@ class Pollers:
             lane.waiters[call] = None
         self.deadlines.living += 1
         self.deadlines.add(call)
+
+    def _waits_for_cold(self, call: PollCall) -> bool:
+        """Whether a poll whose time is over gets some more, because there are messages and they are not hot yet.
+
+        "Nothing is there" would be wrong, and a caller that does not wait would believe it.
+        """
+        queues = self._broker.machine.queues
+        for lane in call.lanes:
+            queue = queues.get(lane.queue)
+            if queue is not None and queue.cold and not queue.ready and not queue.settings.paused:
+                # Once: a disk that answers later than that is answered for.
+                if call.deadline_ms == call.arrived_ms + call.request.wait_ms:
+                    call.deadline_ms = max(self._broker.now_ms(), call.deadline_ms) + _COLD_MS
+                    return True
+        return False
 
     def _unpark(self, call: PollCall) -> None:
         assert call.parked
@@ -438,6 +453,8 @@ def _overloaded(name: str, limit: int) -> Overloaded:
     return Overloaded(f"too many parked polls: {name} is {limit}", limit=name, retry_after_ms=1_000)
 
 
+# How long a poll that does not wait any more waits for cold messages to come into the hot window.
+_COLD_MS: Final = 2_000
 # Rebuilding is linear; below this size it is never worth it.
 _PRUNE_MIN: Final = 1_024
 
