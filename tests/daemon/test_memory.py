@@ -46,7 +46,7 @@ async def test_pushes_wait_for_memory_and_everything_else_goes_on(mock_clock: tr
         nursery.cancel_scope.cancel()
 
 
-def test_what_a_process_has_is_measured() -> None:
+async def test_what_a_process_has_is_measured() -> None:
     """In bytes: what is taken is seen; what is given back may be kept by the process for a while."""
     before = resident_bytes()
     taken = bytearray(b"x") * (64 * MIB)

@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import pytest
 
 import walrq
 from tests.cli.conftest import make_shell
+from tests.requirements import require
+from walrq.errors import ERRORS, Code
 from walrq.testing.node import Node
 
 SECRET = "a secret of the end-to-end tests\n"
@@ -280,3 +283,40 @@ def test_a_backup_of_any_node_has_what_was_acknowledged_and_its_copy_is_alone(th
     with Node(tmp_path / "copy", flags=SMALL).start() as alone, walrq.connect(alone.url) as client:
         assert [b"kept"] == take_all(client, "copied")
         assert [(asked, "leader")] == [(each.node, each.role) for each in client.cluster().members]
+
+
+@pytest.mark.parametrize("call", ["fdatasync", "pwritev"])
+def test_a_node_whose_disk_fails_ends_with_one_line_and_the_cluster_goes_on(three: Three, call: str) -> None:
+    """After EIO nobody knows what the disk holds: no reply is made up, the status is a stable one, others serve."""
+    require("strace", "linux")
+    queue = f"failing-{call}"
+    with three.connect() as client:
+        client.push(queue, b"before")
+        name = leader_of(client)
+        node = three.nodes[name]
+        said = len(three.log(name))
+        failing = ["-e", f"trace={call}", "-e", f"inject={call}:error=EIO"]
+        tracer = subprocess.Popen(
+            ["strace", "-f", "-q", "-o", "/dev/null", *failing, "-p", str(node.pid)], stderr=subprocess.DEVNULL
+        )
+        acknowledged = [b"before"]
+        try:
+            for number in range(1_000):
+                payload = b"%d" % number
+                client.push(queue, payload)
+                acknowledged.append(payload)
+                if node.process.poll() is not None:
+                    break
+            status = node.wait(30)
+        finally:
+            tracer.terminate()
+            tracer.wait(30)
+        assert ERRORS[Code.STORAGE_FAILED].exit == status
+        fatal = [line for line in three.log(name)[said:] if line["event"] == "fatal"]
+        assert 1 == len(fatal) and "Input/output error" in fatal[0]["text"], fatal
+        assert name != leader_of(client)
+        three.again(name)
+        found = take_all(client, queue)
+
+    # A push whose reply was lost is asked for again under its number: there once, in any case.
+    assert acknowledged == found

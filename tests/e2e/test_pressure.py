@@ -84,7 +84,7 @@ def test_a_node_with_a_bound_for_its_memory_refuses_pushes_and_serves_the_rest(t
     """What is there can be taken; pushes are told why they wait, and are taken again once there is less."""
     flags = ["--fsync", "never", "--max-memory", "1MiB"]
     with Node(tmp_path / "data", flags=flags) as node, walrq.connect(url(node.start()), timeout_s=2) as client:
-        with pytest.raises(Overloaded, match="max_memory: this node uses .* MiB, allowed are 1 MiB"):
+        with pytest.raises(Overloaded, match=r"max_memory: this node uses .* MiB, allowed are 1 MiB"):
             for _ in range(1_000):
                 client.push("jobs", b"x")
         assert [] == client.poll("other")

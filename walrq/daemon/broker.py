@@ -22,14 +22,13 @@ of the event loop, so nothing here can interleave.
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
 
 from walrq import api
-from walrq.daemon.bodies import Cold, ColdReplies, LookUp, fill_page, from_cache
+from walrq.daemon.bodies import Cold, ColdReplies, LookUp, check_sizes, fill_page, from_cache
 from walrq.daemon.clock import Clock
 from walrq.daemon.pollers import Call, PollCall, Pollers, Port, to_failed
 from walrq.errors import (
@@ -38,7 +37,6 @@ from walrq.errors import (
     DiskFull,
     Draining,
     InvalidArgument,
-    MessageTooLarge,
     NotLeader,
     NotReady,
     Overloaded,
@@ -59,7 +57,6 @@ from walrq.tiers.timers import Search
 log = logging.getLogger("walrq.broker")
 
 
-_UINT32: Final = struct.Struct("<I")
 _PONG: Final = api.Pong()
 _LOST: Final = api.Failed(
     int(Code.LEADERSHIP_LOST), "leadership moved while the request was on its way; it may have happened"
@@ -110,6 +107,8 @@ class Broker:
         self.counters = Counters()
         self.ports: set[Port] = set()
         self.draining = False
+        # Who is asked who somebody is, for every connection; None: nobody is.
+        self.doorman: Any = None
         # False while the disk is full (the compactor looks, once per turn).
         self.pushes_allowed = True
         # Why pushes are refused for want of memory; empty: they are not (`reaper.watch_memory`).
@@ -365,9 +364,12 @@ class Broker:
         # The whole batch is smaller than one message may be, nearly always: then no message needs to be
         # looked at.
         if len(columns.payloads) > settings.max_message_bytes:
-            _check_sizes(columns, settings.max_message_bytes)
+            check_sizes(columns, settings.max_message_bytes)
         if not self.pushes_allowed:
-            raise DiskFull(self._why_full(), retry_after_ms=1_000)
+            # Looked at once per turn; what followers say of their disks comes in between.
+            self.pushes_allowed = self.replica.pushes_allowed
+            if not self.pushes_allowed:
+                raise DiskFull(self._why_full(), retry_after_ms=1_000)
         if self.memory_full:
             raise Overloaded(self.memory_full, limit="max_memory", retry_after_ms=1_000)
         self.log(
@@ -859,22 +861,6 @@ def _merge(values: tuple[int, ...], aside: Mapping[int, int]) -> tuple[int, ...]
     """`values` with those of `aside` put in at their positions."""
     rest = iter(values)
     return tuple(aside[position] if position in aside else next(rest) for position in range(len(values) + len(aside)))
-
-
-def _check_sizes(columns: api.Columns, most: int) -> None:
-    """
-    Raises:
-        MessageTooLarge: naming the first payload beyond `most` bytes.
-    """
-    start = 0
-    for position, (end,) in enumerate(_UINT32.iter_unpack(columns.ends)):
-        if end - start > most:
-            raise MessageTooLarge(
-                f"message {position} has {end - start} bytes, this queue allows {most}",
-                limit=most,
-                position=position,
-            )
-        start = end
 
 
 # Without api.Poll, which goes to the pollers.

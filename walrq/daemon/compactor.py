@@ -57,6 +57,7 @@ class Compactor:
         self._usage: Usage | None = None
         # Whoever snapshots or reclaims holds it: one at a time.
         self.lock = trio.Lock()
+        self._told_full = False
         self._look_at_space()
         driver.on_turn.append(self._on_turn)
 
@@ -135,9 +136,12 @@ class Compactor:
             replenished = await trio.to_thread.run_sync(self._storage.replenish)
         if replenished:
             self._look_at_space()
+            self._told_full = False
             log.info("disk_has_space pushes are taken again")
         else:
-            log.warning("disk_full pushes are refused until there is space")
+            if not self._told_full:
+                self._told_full = True
+                log.warning("disk_full pushes are refused until there is space")
             await trio.sleep(REPLENISH_S)
 
     async def snapshot(self) -> bool:

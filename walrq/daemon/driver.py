@@ -75,6 +75,7 @@ class Driver:
         self._failed: outcome.Error | None = None
         # A batch that the disk had no room for, and that must be written all the same.
         self._full: Batch | None = None
+        self._told_full = False
         # Somebody gathers proposals and will call `go`: no need to wake anybody.
         self._held = False
         self._nudged = False
@@ -269,7 +270,9 @@ class Driver:
         """The disk had no room for what must be written: wait for some, and hear what peers say meanwhile."""
         batch = self._full
         assert batch is not None
-        log.warning("disk_full nothing can be written, not even into what is held back for this: waiting for space")
+        if not self._told_full:
+            self._told_full = True
+            log.warning("disk_full nothing can be written, not even into what is held back for this: waiting for space")
         with trio.move_on_after(WRITE_AGAIN_S):
             while True:
                 self._stirred = trio.Event()
@@ -334,6 +337,7 @@ class Driver:
 
     def _go_on(self, broker: Broker, batch: Batch, result: outcome.Outcome[None]) -> None:
         result.unwrap()
+        self._told_full = False
         self._conclude(broker, batch)
         if self._writing or not self._replica.has_work:
             return
