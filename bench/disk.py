@@ -155,7 +155,7 @@ def _sample(link: Link, passed: float) -> dict[str, Any]:
         "disk_used_bytes",
         "disk_bound_bytes",
         "write_amplification",
-        "wal_compactions",
+        "wal_segments_rewritten",
         "wal_live_ratio",
     )
     return {"s": round(passed, 1), **{name: reply.values[name] for name in names}}
@@ -164,4 +164,4 @@ def _sample(link: Link, passed: float) -> dict[str, Any]:
 def _row(sample: dict[str, Any]) -> list[object]:
     used = sample["disk_used_bytes"] / sample["disk_bound_bytes"]
     megabytes = [round(sample[f"disk_{name}_bytes"] / 1e6, 1) for name in ("live", "used", "bound")]
-    return [sample["s"], *megabytes, f"{used:.0%}", sample["write_amplification"], sample["wal_compactions"]]
+    return [sample["s"], *megabytes, f"{used:.0%}", sample["write_amplification"], sample["wal_segments_rewritten"]]

@@ -298,8 +298,11 @@ class Compaction:
         """Plain numbers, without a look at the disk."""
         counters = self._storage.wal_counters
         written = counters.bytes_written
+        given_back = counters.reclaimed + counters.rewritten
         return {
-            "wal_compactions": counters.rewritten,
+            "compactions": given_back,
+            "wal_compactions": given_back,
+            "wal_segments_rewritten": counters.rewritten,
             "wal_compaction_passes": self.counts.passes,
             "wal_compactions_given_up": self.counts.given_up,
             "wal_bytes_rewritten": counters.bytes_rewritten,

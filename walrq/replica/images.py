@@ -155,6 +155,9 @@ class Images:
         self.messages = machine.tally.messages
         self.log_bytes = 0
         self.commands = 0
+        # Bytes of messages in memory when the last one was fixed; of its pages: a large one is worth more log.
+        self._bytes = machine.tally.bytes
+        self._stored_bytes = self._page_bytes()
         self.job: SnapshotJob | None = None
         self.point: tuple[int, int] | None = None
         self.count = 0
@@ -172,7 +175,18 @@ class Images:
         if self._machine.far.fresh_bytes >= FAR_UNSAVED_BYTES:
             # Pages that wait for a snapshot are in memory.
             return True
-        return self.log_bytes >= config.snapshot_log_bytes or self.commands >= config.snapshot_commands
+        if (
+            self.log_bytes >= max(config.snapshot_log_bytes, self._stored_bytes)
+            or self.commands >= config.snapshot_commands
+        ):
+            return True
+        # What has died since the last one is only given back after the next.
+        return self._bytes - self._machine.tally.bytes >= max(config.snapshot_log_bytes, self._bytes // 2)
+
+    def _page_bytes(self) -> int:
+        """Of the newest one, without what is never written twice."""
+        snapshot = self._storage.snapshot
+        return snapshot.page_bytes(without=NOT_RESIDENT) if snapshot is not None else 0
 
     @property
     def is_idle(self) -> bool:
@@ -195,6 +209,7 @@ class Images:
             self._imager.start_over()
             self._renewed, self._afresh = False, True
         self._imager.freeze()
+        self._bytes = self._machine.tally.bytes
         self.point = index, self._machine.tally.messages
         self.log_bytes = self.commands = 0
 
@@ -219,6 +234,7 @@ class Images:
         self.index = job.index
         self.messages = job.messages
         self.count += 1
+        self._stored_bytes = self._page_bytes()
         self._imager.kept()
         if job.is_damaged:
             self.renew()
@@ -244,6 +260,8 @@ class Images:
         self.messages = machine.tally.messages
         self.log_bytes = self.commands = 0
         self.point = None
+        self._bytes = machine.tally.bytes
+        self._stored_bytes = self._page_bytes()
         # The new pages were just written, and the new imager knows of no change.
         self._renewed = self._afresh = False
         self.roots.add(self.roots.own, index, root_of(hashes))

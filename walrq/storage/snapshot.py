@@ -90,6 +90,10 @@ class SnapshotReader:
         """Hash of every page by key."""
         return {key: page.hash for key, page in self._manifest.pages.items()}
 
+    def page_bytes(self, without: bytes | tuple[bytes, ...] = ()) -> int:
+        """Bytes of all pages whose keys do not begin so."""
+        return sum(place.length for key, place in self._manifest.pages.items() if not key.startswith(without))
+
     def pages(self, without: bytes | tuple[bytes, ...] = ()) -> Iterator[tuple[bytes, bytes]]:
         """Every page by key, in file order, verified. CorruptRecord names the first damaged one.
 
