@@ -384,3 +384,18 @@ def test_the_oldest_are_dropped_on_both_sides_of_the_border() -> None:
     bring_back(bench, disk)
 
     assert [*cold[3:], *last] == bench.take(limit=1000)
+
+
+def test_a_stretch_that_nobody_can_read_is_lost_and_the_rest_goes_on() -> None:
+    """Its messages are counted no more; what stands behind them comes in order."""
+    bench, disk = windowed(WIDE)
+    cold = cold_batch(bench, disk, 2 * STRETCH_ROWS_MIN + 3)
+    bench.take(limit=WIDE_HOT)
+    (sealed,) = disk.following()
+    assert api.Done(0) == bench.do(attrs.evolve(sealed, rows=b""))
+    assert len(cold) - STRETCH_ROWS_MIN == bench.show().ready
+    bring_back(bench, disk)
+
+    assert cold[STRETCH_ROWS_MIN:] == bench.take(limit=1000)
+    bench.do(c.PurgeQueue("q"))
+    assert {} == bench.machine.live_blocks

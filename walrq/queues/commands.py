@@ -254,7 +254,8 @@ class Hydrate:
 
     Attributes:
         stretch: the number of the stretch they stand in.
-        rows: of a sealed one its page, or those of its rows that are `picked`, as an array of CBOR; else nothing.
+        rows: of a sealed one its page, or those of its rows that are `picked`, as an array of CBOR; else nothing. A
+            sealed one that comes back whole and has none is lost: nobody can read it.
         picked: sequences of the batches that are wanted, out of turn; None: all of it, which must be next.
         soonest: of a sealed stretch when the first of what is left of it expires, 0 = nothing does; None = as before.
     """

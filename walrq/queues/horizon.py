@@ -235,6 +235,9 @@ def _next_stretch(m: Machine, queue: Queue, command: commands.Hydrate, cold: Col
     lane = command.lane
     if command.stretch != (stretch.number if stretch.number >= SEALED_FIRST else TAIL):
         return 0
+    if stretch.number >= SEALED_FIRST and not command.rows:
+        _lose(m, queue, lane, cold, stretch)
+        return 0
     if stretch.number >= SEALED_FIRST:
         rows = rows_of(command.rows)
         if len(rows) != stretch.rows:
@@ -261,6 +264,26 @@ def _next_stretch(m: Machine, queue: Queue, command: commands.Hydrate, cold: Col
         queue.release_held()
     queue.thirst[queue.uid] = None
     return back
+
+
+def _lose(m: Machine, queue: Queue, lane: int, cold: Cold, stretch: Stretch) -> None:
+    """Nobody can read a sealed stretch: its messages are gone. What was known of them one by one only, such as the
+    blocks they lie in, is kept until nothing of the lane is cold: rather too much is held than too little."""
+    _forget_stretch(m, queue, lane, cold, stretch)
+    owed = min(cold.owed, stretch.messages)
+    share = cold.owed_bytes * owed // cold.owed if cold.owed else 0
+    cold.owed -= owed
+    cold.owed_bytes -= share
+    cold.messages -= stretch.messages - owed
+    cold.batches -= stretch.rows - len(stretch.taken)
+    cold.bytes -= stretch.bytes - share
+    if cold.head() is None:
+        for block, batches in cold.blocks.items():
+            for _ in range(batches):
+                _unblock(m.live_blocks, block)
+        for name, dead in cold.origins.items():
+            _less(queue.origins, name, dead)
+    queue.thirst[queue.uid] = None
 
 
 def _pick(m: Machine, queue: Queue, command: commands.Hydrate, cold: Cold) -> int:

@@ -10,7 +10,7 @@ thirsty because something was taken from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, Final
 
 import attrs
@@ -87,6 +87,10 @@ class Ahead:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._job: ReadAhead | Sweep | None = None
+        # Stretches that could not be read: they are not swept again, and are lost when they come up.
+        self._unreadable: set[tuple[int, int, int]] = set()
+        # Messages that were read ahead so far.
+        self.messages = 0
         # The ticket of the last proposal that is not applied yet.
         self._ticket = 0
 
@@ -112,9 +116,10 @@ class Ahead:
             return None
         wanted = _plan(machine) if machine.thirst else []
         if wanted:
-            self._job = ReadAhead(self._storage, wanted)
+            self._job = ReadAhead(self._storage, [each for each, _ in wanted])
+            self.messages += sum(messages for _, messages in wanted)
         elif machine.cold_ends:
-            self._job = _sweep(self._storage, machine)
+            self._job = _sweep(self._storage, machine, self._unreadable)
         return self._job
 
     def done(self, job: ReadAhead | Sweep) -> list[Hydrate]:
@@ -122,6 +127,7 @@ class Ahead:
         if job is not self._job:
             return []
         self._job = None
+        self._unreadable |= {(each.uid, each.lane, each.stretch) for each in job.wanted if each.why}
         return job.commands()
 
     def proposed(self, ticket: int) -> None:
@@ -129,9 +135,9 @@ class Ahead:
         self._ticket = ticket
 
 
-def _plan(machine: Machine) -> list[Wanted]:
-    """The next stretches of thirsty queues, one of each in turn, as far as there is room."""
-    wanted: list[Wanted] = []
+def _plan(machine: Machine) -> list[tuple[Wanted, int]]:
+    """The next stretches of thirsty queues and their messages, one of each in turn, as far as there is room."""
+    wanted: list[tuple[Wanted, int]] = []
     window, tally = machine.window, machine.tally
     messages, size = tally.messages, tally.bytes
     lines: list[tuple[int, Iterator[tuple[Wanted, Stretch, bool]]]] = []
@@ -160,7 +166,7 @@ def _plan(machine: Machine) -> list[Wanted]:
             if rows and (rows + stretch.rows > JOB_ROWS or brought + stretch.messages > JOB_MESSAGES):
                 # The next job begins with it.
                 continue
-            wanted.append(each)
+            wanted.append((each, stretch.messages))
             rows += stretch.rows
             brought += stretch.messages
             messages += stretch.messages
@@ -256,13 +262,14 @@ class Sweep:
         return [Hydrate(each.uid, each.lane, each.stretch, rows, picked, self._soonest)]
 
 
-def _sweep(storage: Storage, machine: Machine) -> Sweep | None:
+def _sweep(storage: Storage, machine: Machine, unreadable: Container[tuple[int, int, int]]) -> Sweep | None:
     """The next stretch with something that has expired."""
     for uid, lane in machine.cold_due():
         queue = machine.by_uid[uid]
         cold = queue.cold[lane]
         for stretch in _stretches(cold):
-            if 0 < stretch.soonest <= machine.wall and not cold.owed:
+            is_due = 0 < stretch.soonest <= machine.wall and not cold.owed
+            if is_due and (uid, lane, stretch.number) not in unreadable:
                 wanted = Wanted(uid, lane, stretch.number, cold.page(stretch.number))
                 return Sweep(storage, wanted, frozenset(stretch.taken), machine.wall)
     return None

@@ -9,13 +9,13 @@ from walrq.api import Columns
 from walrq.errors import DiskFull, InvalidArgument
 from walrq.queues.batch import Batch
 from walrq.queues.clocks import Reading
-from walrq.queues.commands import Stamp, Tagged
+from walrq.queues.commands import Hydrate, Stamp, Tagged
 from walrq.queues.horizon import holds
 from walrq.queues.image import live_in
 from walrq.queues.reads import lost_messages
 from walrq.raft.membership import Member
 from walrq.raft.snapshots import Chunk
-from walrq.replica.ahead import ColdSearch, ReadAhead, Sweep
+from walrq.replica.ahead import ColdSearch, ReadAhead, Sweep, Wanted
 from walrq.replica.batch import Done
 from walrq.replica.company import group_of, only
 from walrq.replica.config import ReplicaConfig
@@ -317,8 +317,30 @@ class Replica(Seam):
         commands = self._ahead.done(job)
         if not self.accepts:
             return
+        lost = next((each for each in job.wanted if each.why), None)
+        if lost is not None and isinstance(job, ReadAhead) and not self._give_way(lost):
+            # inv: NoSilentLoss
+            commands.append(Hydrate(lost.uid, lost.lane, lost.stretch))
         for command in commands:
             self._ahead.proposed(self.propose(Tagged(command)))
+
+    def _give_way(self, lost: Wanted) -> bool:
+        """A stretch cannot be read: say so, and let another node lead, whose disk has it. False: there is none."""
+        queue = self.machine.by_uid.get(lost.uid)
+        cold = queue.cold.get(lost.lane) if queue is not None else None
+        stretch = cold.sealed.get(lost.stretch) if cold is not None else None
+        if queue is None or stretch is None:
+            return True
+        text = f"{stretch.messages} messages of queue {queue.name!r} beyond the hot window cannot be read: {lost.why}"
+        successor = self._raft.successor
+        if successor is not None:
+            self._raft.electable = False
+            self._findings.append(f"cold_unreadable: {text}; node {successor!r} is to lead")
+            self._raft.transfer(successor)
+            return True
+        self._storage.note(Finding(Verdict.METADATA, "snapshots", text))
+        self._findings.append(f"cold_lost: {text}; they are gone, everything else is served")
+        return False
 
     def search_cold(
         self,
@@ -482,6 +504,9 @@ class Replica(Seam):
             "body_cache_bytes": self._bodies.bytes,
             "recent_bytes": self._recent.bytes,
             "state_version": self.machine.version,
+            "hot_messages": self.machine.tally.messages,
+            "cold_messages": self.machine.cold_messages,
+            "hydrated_messages": self._ahead.messages,
         }
 
     def close(self, *, clean: bool = True) -> None:
