@@ -388,18 +388,18 @@ async def test_one_connection_too_many_is_told_in_its_own_words(tmp_path: Path) 
 
 async def test_pops_reach_beyond_the_hot_window(tmp_path: Path) -> None:
     """Messages whose metadata is on the disk are messages: no pop answers nothing while there are some."""
-    names = [f"m{number}" for number in range(600)]
+    names = [f"m{number}" for number in range(250)]
     async with house(tmp_path, "resp", max_hot_messages=100) as (room,), redis(room.endpoints["resp"]) as client:
-        for first in range(0, 600, 50):
+        for first in range(0, 250, 50):
             assert await client("LPUSH", "q", *names[first : first + 50]) == first + 50
-        found = [await client.line("RPOP q") for _ in range(200)]
-        found += await client.pipeline(*["RPOP q"] * 200)
-        found += [(await client.line("BRPOP q 5"))[1] for _ in range(50)]
-        leased = await client.pipeline(*["RPOPLEASE q"] * 50)
+        found = [await client.line("RPOP q") for _ in range(40)]
+        found += await client.pipeline(*["RPOP q"] * 80)
+        found += [(await client.line("BRPOP q 5"))[1] for _ in range(20)]
+        leased = await client.pipeline(*["RPOPLEASE q"] * 30)
         found += [payload for _, payload in leased]
-        found += await client.pipeline(*["RPOPLPUSH q p"] * 100)
+        found += await client.pipeline(*["RPOPLPUSH q p"] * 80)
         assert found == [name.encode() for name in names]
-        assert await client.pipeline("RPOP q", "LLEN q", "LLEN p") == [None, 0, 100]
+        assert await client.pipeline("RPOP q", "LLEN q", "LLEN p") == [None, 0, 80]
 
 
 async def test_a_stopping_node_answers_what_is_in_flight_and_refuses_the_rest(tmp_path: Path) -> None:
