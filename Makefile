@@ -7,7 +7,7 @@
 #   make bench    throughput and latency on this machine
 #   make soak     simulated disasters, then kill -9 under load, then a cluster that loses its leaders
 #   make mutants  break the code one rule at a time and show which test notices
-#   make spec     the model checker over every module, full set and mutants
+#   make spec     the model checker over every module, full set and mutants; writes the tables in docs
 #   make clean    remove what the targets above made (never the data directory)
 #
 # ARGS is passed on:  make run ARGS="--listen 127.0.0.1:50052",  make test ARGS="-k lease"
@@ -95,7 +95,9 @@ mutants: $(VENV)/.installed-test
 	$(PY) -m tests.mutants.run $(ARGS)
 
 spec: $(VENV)/.installed-test
-	$(VENV)/bin/walrq spec check --set all --mutants $(ARGS)
+	@mkdir -p build
+	$(VENV)/bin/walrq spec check --set all --mutants --jobs 2 --json $(ARGS) > build/spec.jsonl; status=$$?; \
+	$(PY) -m tests.spec.tables build/spec.jsonl; exit $$status
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

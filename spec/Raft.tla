@@ -40,6 +40,7 @@ CONSTANTS
     MaxAsks,           \* questions before elections of each server; 0: servers stand without asking
     MaxCrashes,        \* restarts of a behaviour
     InstantDisk,       \* TRUE: every step ends with its own write; FALSE: writes are steps of their own
+    Deposed,           \* of a behaviour that begins late: the leader of term 1, whose first entry nobody else got; {}: none
     AnyAppend,         \* TRUE: any part of the log may be sent; FALSE: all from some place on that is not acknowledged
     Ops,               \* of the optional actions those that happen
     Bugs
@@ -111,7 +112,8 @@ Count(n, i, voter, granted) ==
         says == granted \/ (bug = "refusal_counts" /\ n.role = "candidate")
         yes == IF ~known /\ says THEN n.yes \cup {voter} ELSE n.yes
         no == IF ~known /\ ~says THEN n.no \cup {voter} ELSE n.no
-    IN IF IsQuorum(yes)
+        again == bug = "counts_twice" /\ known /\ granted /\ 2 * (Cardinality(yes) + 1) > Cardinality(Server)
+    IN IF IsQuorum(yes) \/ again
        THEN IF n.role = "pre-candidate" THEN Campaign(n, i, FALSE) ELSE TakeOffice(n, i)
        ELSE IF ~IsQuorum(Server \ no) THEN [n EXCEPT !.role = "follower", !.yes = {}, !.no = {}]
        ELSE [n EXCEPT !.yes = yes, !.no = no]
@@ -138,17 +140,19 @@ Follow(n, leader) ==
 
 TakeEntries(n, m) ==
     LET last == m.prev + Len(m.entries)
-        new == {k \in m.prev + 1..last : k > n.commit /\ ~Matches(n.log, k, m.entries[k - m.prev])}
+        new == {k \in m.prev + 1..last :
+                    /\ k > n.commit /\ ~Matches(n.log, k, m.entries[k - m.prev])
+                    /\ bug = "conflict_stays" => k > Len(n.log)}
         cut_all == bug = "every_append_cuts" /\ last > n.commit /\ last < Len(n.log)
         from == IF new = {} THEN last + 1 ELSE CHOOSE k \in new : \A other \in new : k <= other
         kept == IF from <= Len(n.log) /\ (new # {} \/ cut_all) THEN Cut(n, from) ELSE n
         rest == SubSeq(m.entries, Larger(from, Len(kept.log) + 1) - m.prev, Len(m.entries))
         took == IF new = {} THEN [kept EXCEPT !.log_in = IF cut_all THEN 2 ELSE @]
                 ELSE [kept EXCEPT !.log = @ \o rest, !.log_in = 2]
-        told == Smaller(m.commit, last)
+        told == Smaller(m.commit, IF bug = "commits_beyond" THEN Len(took.log) ELSE last)
         done == [took EXCEPT !.commit = IF bug = "commit_follows" THEN told ELSE Larger(@, told)]
     IN Tell(done, [type |-> "AppendReply", from |-> m.to, to |-> m.from, term |-> n.term, accepted |-> TRUE,
-                   index |-> last], TRUE)
+                   index |-> IF bug = "own_end_is_told" THEN Len(done.log) ELSE last], TRUE)
 
 OnAppend(n, m) ==
     LET f == Follow(n, m.from)
@@ -274,7 +278,7 @@ Alive(m, all) ==
          [] m.type = "Vote" ->
                \/ s.role = "candidate" /\ s.term = m.term /\ m.to \notin s.yes \cup s.no
                \/ n.vote = None /\ n.leader = None
-         [] m.type = "VoteReply" -> n.role = "candidate" /\ m.from \notin n.yes \cup n.no
+         [] m.type = "VoteReply" -> n.role = "candidate" /\ (m.from \notin n.yes \cup n.no \/ bug = "counts_twice")
          [] m.type = "Append" ->
                \/ n.role # "leader" /\ n.leader = None
                \/ n.commit < Smaller(m.commit, m.prev + Len(m.entries))
@@ -376,7 +380,7 @@ SendSnapshot(i, j, k) ==
 (* No further than what is known to be the follower's: behind that its log may be another one. *)
 HeartbeatOf(i, j) ==
     [type |-> "Heartbeat", from |-> i, to |-> j, term |-> node[i].term,
-     commit |-> Smaller(node[i].match[j], node[i].commit)]
+     commit |-> IF bug = "heartbeat_commits_all" THEN node[i].commit ELSE Smaller(node[i].match[j], node[i].commit)]
 
 SendHeartbeat(i, j) ==
     /\ "SendHeartbeat" \in Ops /\ i # j /\ node[i].role = "leader" /\ HeartbeatOf(i, j) \notin msgs
@@ -437,10 +441,12 @@ Crash(i) ==
 -----------------------------------------------------------------------------
 Init ==
     /\ bug \in Bugs
-    /\ node = [i \in Server |-> Fresh(IF Founded = 0 THEN 0 ELSE 1, None, [k \in 1..Founded |-> 1])]
+    /\ LET vote == IF Deposed = {} THEN None ELSE CHOOSE i \in Deposed : TRUE
+           term == IF Founded = 0 /\ Deposed = {} THEN 0 ELSE 1
+       IN node = [i \in Server |-> Fresh(term, vote, [k \in 1..(Founded + (IF i \in Deposed THEN 1 ELSE 0)) |-> 1])]
     /\ msgs = {}
     /\ crashes = 0
-    /\ elected = [t \in Terms |-> {}]
+    /\ elected = [t \in Terms |-> IF t = 1 THEN Deposed ELSE {}]
     /\ committed = <<>>
     /\ act = [op |-> "Init"]
 
@@ -548,6 +554,12 @@ StaleLeaderSteps ==
         LET m == act'.m IN
         m.term > node[m.to].term /\ m.type # "PreVote" /\ ~(m.type = "Vote" /\ act'.mood)
         => node'[m.to].term >= m.term /\ (node'[m.to].role # "leader" \/ node'[m.to].term > node[m.to].term)
+
+(* Who takes office has the votes of a majority, each voter's once. *)
+OfficeByMajority ==
+    \A i \in Server :
+        node[i].role # "leader" /\ node'[i].role = "leader" =>
+            IsQuorum(node[i].yes \cup {i} \cup IF "m" \in DOMAIN act' THEN {act'.m.from} ELSE {})
 
 (* An election disturbs nobody: a majority wanted this very one, and nobody helps against a leader it hears. *)
 DisruptionBound ==

@@ -111,9 +111,10 @@ MayStand(n) ==
 Grants(q, n) ==
     LET own == IF rec[q].on /\ bug # "recovering_votes"
                THEN IF UpTo(End(log[q]), rec[q].floor) THEN rec[q].floor ELSE End(log[q])
-               ELSE End(log[q])
+               ELSE End(IF bug = "commit_stands_for_end" THEN Prefix(log[q], commit[q]) ELSE log[q])
     IN \/ bug = "vote_ignores_log"
-       \/ UpTo(own, End(log[n]))
+       \/ UpTo(own, End(log[n])) /\ (bug = "length_before_term" => own[2] <= Len(log[n]))
+       \/ bug = "length_before_term" /\ own[2] < Len(log[n])
 
 Elect(n, Q) ==
     /\ MayStand(n) /\ n \in Q /\ Q \subseteq Config(n).v \ gone /\ Majority(Q, Config(n).v)

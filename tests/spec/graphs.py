@@ -13,16 +13,27 @@ from pathlib import Path
 
 import attrs
 
+from tests.spec.bindings import BINDINGS
 from walrq.formal import checking, tlc
 from walrq.formal.graph import Graph, read_graph
-from walrq.formal.models import Manifest, Model, Mutant, job_of
+from walrq.formal.models import Manifest, Model, Mutant, job_of, load
 from walrq.formal.output import Verdict
 from walrq.formal.tools import Tools
 from walrq.formal.values import Function, parse, render
 
 ROOT = Path(__file__).resolve().parents[2]
 GRAPHS = ROOT / "build/graphs"
+MANIFESTED = load(ROOT / "spec")
 COUNTEREXAMPLES = Path(__file__).resolve().parent / "counterexamples"
+
+
+def bound() -> list[Model]:
+    """The small models of the modules that are bound to the code, which their graphs are walked along with."""
+    return [
+        model
+        for model in MANIFESTED.models
+        if model.set == "small" and model.module in BINDINGS and model.expect is Verdict.OK and not model.properties
+    ]
 
 
 def key_of(model: Model) -> str:

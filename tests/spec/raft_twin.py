@@ -15,6 +15,7 @@ from walrq.formal.values import Function, Value, function
 from walrq.raft import messages as real
 from walrq.raft.core import Raft
 from walrq.raft.election import Timing
+from walrq.raft.entries import Entry, HardState, Kind
 from walrq.raft.messages import Message
 
 NONE = "-"
@@ -63,10 +64,17 @@ class RaftTwin:
         self.nodes = {name: self.node(name) for name in self.names}
 
     def host(self, name: str) -> Host:
-        """A node with an empty disk."""
-        return Host(
+        """A node with an empty disk, or as the first term left it when its leader was deposed."""
+        host = Host(
             name, group(self.names), timing=TIMING, pre_vote=self.constants["MaxAsks"] > 0, draw=lambda below: 0
         )
+        for deposed in self.constants["Deposed"]:
+            host.crash()
+            host.disk.state = HardState(1, deposed)
+            if name == deposed:
+                host.disk.log[1] = Entry(1, Kind.NOOP, b"")
+            host.start()
+        return host
 
     # --- actions --------------------------------------------------------------------------------------------
     def apply(self, act: Mapping[str, Any]) -> bool:

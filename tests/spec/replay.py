@@ -24,14 +24,14 @@ import trio
 
 from tests.spec import graphs
 from tests.spec.bindings import BINDINGS
+from tests.spec.graphs import MANIFESTED
 from tests.spec.walking import Divergence, replay
 from walrq.formal import checking
 from walrq.formal.graph import read_behaviour
-from walrq.formal.models import Manifest, Model, load
+from walrq.formal.models import Model
 from walrq.formal.output import Verdict
 from walrq.formal.tools import Tools, find_tools
 
-MANIFESTED: Manifest = load(graphs.ROOT / "spec")
 PART = 250
 DEPTH = 40
 NOTES = graphs.ROOT / "build/replay.json"

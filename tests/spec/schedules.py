@@ -6,6 +6,7 @@ FORGERIES             by name: changes a run at one line, so that this line cann
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,8 +24,22 @@ STEPS: Final = 200
 
 def run(seed: int, steps: int = STEPS) -> list[Line]:
     """The lines of one schedule."""
-    rng = random.Random(seed)
     lines: list[Line] = []
+    drive(seed, steps, lines)
+    return lines
+
+
+def recorded(seed: int, steps: int = STEPS) -> list[Line]:
+    """The same of cores that may be broken: what was noted until one of their own checks stopped them."""
+    lines: list[Line] = []
+    with contextlib.suppress(AssertionError):
+        drive(seed, steps, lines)
+    return lines
+
+
+def drive(seed: int, steps: int, lines: list[Line]) -> None:
+    """Three cores under one schedule."""
+    rng = random.Random(seed)
     hosts = {
         name: Host(name, group(NAMES), seed=rng.randrange(1 << 30), timing=TIMING, trace_to=lines.append)
         for name in NAMES
@@ -68,7 +83,6 @@ def run(seed: int, steps: int = STEPS) -> list[Line]:
         elif rng.random() < 0.6:
             host.end_write()
             wire += host.messages()
-    return lines
 
 
 Forgery = Callable[[list[Line]], int | None]

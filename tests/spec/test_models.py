@@ -67,11 +67,16 @@ def test_every_mutant_breaks_a_property_of_its_model(module: str) -> None:
 
 
 def test_every_model_that_must_hold_has_its_counts() -> None:
-    """Without them nobody would notice that a change made the search smaller."""
+    """Without them nobody would notice that a change made the search smaller.
+
+    Those of the deep ones are in the table of docs/formal.md, for a search of an hour is not repeated for each change.
+    """
     assert [] == [
         model.title
         for model in MANIFESTED.models
-        if model.expect is Verdict.OK and model.set != "walk" and (model.distinct is None or model.depth is None)
+        if model.expect is Verdict.OK
+        and model.set in ("small", "full")
+        and (model.distinct is None or model.depth is None)
     ]
 
 
@@ -137,7 +142,7 @@ def test_what_tlc_is_given_holds_the_model() -> None:
     [
         ("[Nope.models.a]\nwhat = 'x'", "no module Nope.tla"),
         ("[Queue.models.a]\nwhat = 'x'\nstes = []", "no key 'stes'"),
-        ("[Queue.models.a]\nwhat = 'x'\nset = 'big'", "set is one of small, full, walk"),
+        ("[Queue.models.a]\nwhat = 'x'\nset = 'big'", "set is one of small, full, deep, walk"),
         ("[Queue", "Expected"),
     ],
 )

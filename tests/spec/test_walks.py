@@ -9,21 +9,16 @@ import pytest
 from tests.requirements import require
 from tests.spec import graphs
 from tests.spec.bindings import BINDINGS
-from tests.spec.graphs import Counterexample
-from tests.spec.replay import MANIFESTED, PART, part
+from tests.spec.graphs import MANIFESTED, Counterexample
+from tests.spec.replay import PART, part
 from tests.spec.walking import Divergence, replay, walk
 from walrq.formal import checking
 from walrq.formal.graph import Graph
 from walrq.formal.models import Model
-from walrq.formal.output import Verdict
 from walrq.formal.tools import find_tools
 from walrq.formal.values import Function
 
-BOUND = [
-    model
-    for model in MANIFESTED.models
-    if model.set == "small" and model.module in BINDINGS and model.expect is Verdict.OK and not model.properties
-]
+BOUND = graphs.bound()
 SIMULATED = [model for model in MANIFESTED.models if model.set == "walk"]
 COUNTEREXAMPLES = graphs.read()
 BEHAVIOURS = 60

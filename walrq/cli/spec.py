@@ -119,14 +119,15 @@ def _expected(model: Model) -> str:
 @click.option(
     "--set",
     "size",
-    type=click.Choice(["small", "full", "all"]),
+    type=click.Choice(["small", "full", "deep", "all"]),
     default="small",
     help="Which models, when none is named.  [small]",
 )
 @click.option("--mutants", is_flag=True, help="Try the mutants of the modules, too: each must be noticed.")
 @click.option("--workers", metavar="N", type=click.IntRange(1, 64), default=1, help="Threads of a search.  [1]")
+@click.option("--jobs", metavar="N", type=click.IntRange(1, 64), default=1, help="Models at a time.  [1]")
 @json_option
-def check(models: tuple[str, ...], size: str, mutants: bool, workers: int, as_json: bool) -> int:
+def check(models: tuple[str, ...], size: str, mutants: bool, workers: int, jobs: int, as_json: bool) -> int:
     """Let TLC check MODELs (MODULE or MODULE.NAME), and compare with what is recorded.
 
     Each model must end as `walrq spec list` says, with as many states; a witness must be violated. Exit status 1
@@ -137,55 +138,80 @@ def check(models: tuple[str, ...], size: str, mutants: bool, workers: int, as_js
 
     manifest = _manifest()
     chosen = _chosen(manifest, models, size)
-    return trio.run(_until_stopped, partial(_check, manifest, chosen, mutants, workers, as_json, not models))
+    return trio.run(_until_stopped, partial(_check, manifest, chosen, mutants, workers, jobs, as_json, not models))
 
 
 async def _check(
-    manifest: Manifest, chosen: Sequence[Model], mutants: bool, workers: int, as_json: bool, whole: bool
+    manifest: Manifest, chosen: Sequence[Model], mutants: bool, workers: int, jobs: int, as_json: bool, whole: bool
 ) -> int:
+
     from walrq.formal import checking, tools
 
     found = tools.find_tools(os.environ)
-    failed = False
     outcomes: list[Outcome] = []
-    for model in chosen:
-        outcome = await checking.check(found, model, _teller(model.title), workers=workers)
-        outcomes.append(outcome)
-        failed |= bool(outcome.problems)
-        _tell_outcome(outcome, as_json)
+
+    async def one(model: Model) -> None:
+        tell = _teller(model.title) if jobs == 1 else None
+        outcomes.append(await checking.check(found, model, tell, workers=workers))
+        _tell_outcome(outcomes[-1], as_json)
+
+    await _some_at_a_time(jobs, [partial(one, model) for model in chosen])
+    failed = any(outcome.problems for outcome in outcomes)
     if whole:
         for name in checking.never_taken(outcomes):
             failed = True
             _line(as_json, {"never_taken": name}, f"never taken: {name}")
     if mutants:
-        for module in dict.fromkeys(model.module for model in chosen):
-            failed |= await _try_mutants(manifest, module, as_json)
+        modules = {model.module for model in chosen}
+        pools = dict.fromkeys((each.module, each.model) for each in manifest.mutants if each.module in modules)
+        survived: list[bool] = []
+
+        async def pool(module: str, name: str) -> None:
+            survived.append(await _try_mutants(manifest, module, name, as_json))
+
+        await _some_at_a_time(jobs, [partial(pool, *each) for each in pools])
+        failed |= any(survived)
     return FAILED if failed else 0
 
 
-async def _try_mutants(manifest: Manifest, module: str, as_json: bool) -> bool:
+async def _some_at_a_time(jobs: int, work: Sequence[Callable[[], Awaitable[None]]]) -> None:
+    """Do all of it, in this order, so many at a time."""
+    import trio
+
+    places = trio.Semaphore(jobs)
+
+    async def do(each: Callable[[], Awaitable[None]]) -> None:
+        await each()
+        places.release()
+
+    async with trio.open_nursery() as nursery:
+        for each in work:
+            await places.acquire()
+            nursery.start_soon(do, each)
+
+
+async def _try_mutants(manifest: Manifest, module: str, name: str, as_json: bool) -> bool:
+    """Those of one model, in one run; whether one was not noticed by what must notice it."""
     from walrq.formal import checking, tools
 
-    found = tools.find_tools(os.environ)
     failed = False
-    mutants = [mutant for mutant in manifest.mutants if mutant.module == module]
-    for name in dict.fromkeys(mutant.model for mutant in mutants):
-        ours = [mutant for mutant in mutants if mutant.model == name]
-        kills, report = await checking.try_mutants(found, manifest.model(module, name), ours)
-        if report.trouble:
-            print(f"walrq: {module}.{name}: {report.trouble}", file=sys.stderr)
-        for kill in kills:
-            failed |= kill.by != kill.mutant.breaks
-            value = {
-                "mutant": f"{module}.{kill.mutant.name}",
-                "noticed_by": kill.by,
-                "steps": kill.steps,
-                "what": kill.mutant.what,
-            }
-            text = f"{kill.by} after {kill.steps} steps" if kill.by is not None else "NOT NOTICED"
-            if kill.by not in (None, kill.mutant.breaks):
-                text += f", not {kill.mutant.breaks} as recorded"
-            _line(as_json, value, f"{value['mutant']}\t{text}\t{kill.mutant.what}")
+    ours = [mutant for mutant in manifest.mutants if (mutant.module, mutant.model) == (module, name)]
+    kills, report = await checking.try_mutants(tools.find_tools(os.environ), manifest.model(module, name), ours)
+    if report.trouble:
+        print(f"walrq: {module}.{name}: {report.trouble}", file=sys.stderr)
+    for kill in kills:
+        failed |= kill.by != kill.mutant.breaks
+        value = {
+            "mutant": f"{module}.{kill.mutant.name}",
+            "noticed_by": kill.by,
+            "steps": kill.steps,
+            "seconds": round(kill.seconds, 1),
+            "what": kill.mutant.what,
+        }
+        text = f"{kill.by} after {kill.steps} steps" if kill.by is not None else "NOT NOTICED"
+        if kill.by not in (None, kill.mutant.breaks):
+            text += f", not {kill.mutant.breaks} as recorded"
+        _line(as_json, value, f"{value['mutant']}\t{text}\t{kill.mutant.what}")
     return failed
 
 

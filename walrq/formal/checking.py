@@ -99,19 +99,20 @@ def never_taken(outcomes: Iterable[Outcome]) -> list[str]:
 
 @attrs.frozen
 class Kill:
-    """What noticed a mutant (None: nothing did), and after how many steps."""
+    """What noticed a mutant (None: nothing did), after how many steps, and seconds of the run of all."""
 
     mutant: Mutant
     by: str | None
     steps: int
+    seconds: float
 
 
 async def try_mutants(tools: Tools, model: Model, mutants: Sequence[Mutant]) -> tuple[list[Kill], Report]:
     """Try the mutants of one model in one run."""
     report = await tlc.run(tools, pool_of(model, [mutant.name for mutant in mutants]))
-    noticed: dict[str, tuple[str, int]] = {}
-    for line in report.transcript.printed:
+    noticed: dict[str, tuple[str, int, float]] = {}
+    for line, seconds in zip(report.transcript.printed, report.transcript.printed_s, strict=True):
         value = parse(line)
         if isinstance(value, tuple) and value[0] == "killed":
-            noticed.setdefault(value[1], (value[2], value[3]))
-    return [Kill(mutant, *noticed.get(mutant.name, (None, 0))) for mutant in mutants], report
+            noticed.setdefault(value[1], (value[2], value[3], seconds))
+    return [Kill(mutant, *noticed.get(mutant.name, (None, 0, 0.0))) for mutant in mutants], report

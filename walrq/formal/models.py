@@ -29,7 +29,7 @@ from walrq.formal.values import render
 
 MANIFEST: Final = "models.toml"
 RUN: Final = "Run"
-_SETS: Final = ("small", "full", "walk")
+_SETS: Final = ("small", "full", "deep", "walk")
 
 
 @attrs.frozen
@@ -37,7 +37,7 @@ class Model:
     """One configuration of one module.
 
     Attributes:
-        set: "small" (every test run), "full", or "walk" (too large to search: only simulated).
+        set: "small" (every test run), "full" (minutes), "deep" (more), or "walk" (too large to search: only simulated).
         expect: how the run must end.
         violated: what must be violated then; a witness that is not violated hides something.
         reaches: predicates that must be false in some state, noted on the way.
@@ -248,7 +248,7 @@ def job_of(model: Model, *, notes: bool = True, options: Sequence[str] = (), kee
         # Behaviours may end: a bound was reached. That nothing gets stuck is what liveness says.
         options=("-deadlock", "-nowarning", *options),
         timeout_s=model.timeout_s,
-        brief=model.set != "full",
+        brief=model.set not in ("full", "deep"),
         keep=tuple(keep),
     )
 

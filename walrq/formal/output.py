@@ -83,6 +83,7 @@ class Transcript:
         back_to: for a lasso: number of the state (from 1) that the last one goes back to; 0 = it stutters for ever.
         generated, distinct, depth: of the search; 0 when it had none.
         printed: lines that the module printed.
+        printed_s: for each of them, seconds since the start of the run; filled in by whoever runs it.
         errors: everything of the class of errors, joined.
     """
 
@@ -93,6 +94,7 @@ class Transcript:
     distinct: int = 0
     depth: int = 0
     printed: list[str] = attrs.field(factory=list)
+    printed_s: list[float] = attrs.field(factory=list)
     errors: list[str] = attrs.field(factory=list)
 
 

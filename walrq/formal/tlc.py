@@ -170,10 +170,13 @@ async def _converse(
 async def _read(process: trio.Process, reading: Reading, told: Callable[[Progress], None] | None) -> None:
     assert process.stdout is not None
     rest = b""
+    said, began = reading.transcript, trio.current_time()
     while chunk := await process.stdout.receive_some(_READ_BYTES):
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             progress = reading.line(line.decode("utf-8", "replace").rstrip("\r"))
+            if len(said.printed_s) < len(said.printed):
+                said.printed_s.append(trio.current_time() - began)
             if progress is not None and told is not None:
                 told(progress)
     if rest:
