@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import attrs
 import httpx
 import pytest
 import trio
 
 from tests.doors import raw
 from tests.doors.house import LOOK_S, Room, ask, house, leader_and_followers
-from walrq.doors import http, http_app
+from walrq.doors import census, forwarding, gate, http, http_app
 
 pytestmark = pytest.mark.trio
 
@@ -497,3 +498,93 @@ async def _gives_up_a_forwarded_poll(follower: Room, here: httpx.AsyncClient, th
     shown = await ask(there, "GET", JOBS)
     assert (1, 0) == (shown["ready"], shown["leased"])
     await ask(here, "POST", f"{JOBS}/purge")
+
+
+async def test_without_a_leader_a_node_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not now, try again: nothing happened. What it knows itself it still tells, and calls it local."""
+    monkeypatch.setattr(forwarding, "_CONFIG", attrs.evolve(forwarding._CONFIG, timeout_s=0.3))
+    monkeypatch.setattr(gate, "_CONFIRM_S", 0.05)
+    async with house(tmp_path, "http", nodes=3) as rooms:
+        leader, [last, other] = await leader_and_followers(rooms)
+        async with last.http() as here:
+            await ask(here, "POST", f"{JOBS}/messages", {"payload": "x"})
+            await until(here, "/api/stats", lambda stats: stats["total_ready"] == 1)
+            await other.stop()
+            await leader.stop()
+            await until(here, "/readyz", lambda answer: not answer["checks"]["leader_known"])
+            refused = await here.post(f"{JOBS}/messages", json={"payload": "y"})
+            ready = await here.get("/readyz")
+            stats = await here.get("/api/stats")
+            metrics = await here.get("/metrics")
+
+    assert (503, "NOT_READY", True) == (refused.status_code, refused.json()["name"], refused.json()["definite"])
+    assert 503 == ready.status_code
+    assert ("local", 1) == (stats.headers["walrq-consistency"], stats.json()["total_ready"])
+    assert "walrq_is_leader 0.0" in metrics.text
+
+
+# --- many queues --------------------------------------------------------------------------------------------
+async def test_pages_of_queues_are_sorted_searched_and_cut(tmp_path: Path) -> None:
+    """On the server, so that a browser never sees more than a page; a deleted queue is gone from the next one."""
+    async with house(tmp_path, "http") as [room], room.http() as client:
+        for number in range(6):
+            for _ in range(number):
+                await ask(client, "POST", f"/v1/queues/q{number}/messages", {"payload": "x"})
+        by_name = await ask(client, "GET", "/v1/overview?offset=1&limit=2")
+        by_ready = await ask(client, "GET", "/v1/overview?sort=ready&limit=2")
+        found = await ask(client, "GET", "/v1/overview?search=Q3")
+        await client.delete("/v1/queues/q5")
+        after = await until(client, "/v1/overview", lambda overview: overview["matches"] == 4)
+
+    assert (5, ["q2", "q3"]) == (by_name["matches"], [each["name"] for each in by_name["queues"]])
+    assert [("q5", 5), ("q4", 4)] == [(each["name"], each["ready"]) for each in by_ready["queues"]]
+    assert (1, ["q3"]) == (found["matches"], [each["name"] for each in found["queues"]])
+    assert "q5" not in [each["name"] for each in after["queues"]]
+
+
+async def test_series_are_capped_and_follow_the_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many queues come, so many have series; whoever waited takes the place of one that is deleted."""
+    monkeypatch.setattr(census, "METRICS_QUEUES_MAX", 2)
+    monkeypatch.setattr(census, "_AGE_S_MIN", 0.0)
+    monkeypatch.setattr(census, "_SHARE", 0)
+    async with house(tmp_path, "http") as [room], room.http() as client:
+        for name in "abcd":
+            await ask(client, "POST", f"/v1/queues/{name}/messages", {"payload": "x"})
+        before = (await client.get("/metrics")).text
+        await client.delete("/v1/queues/a")
+        after = (await client.get("/metrics")).text
+
+    def sizes(text: str) -> list[str]:
+        return [line for line in text.splitlines() if line.startswith("dtq_queue_size")]
+
+    assert [
+        'dtq_queue_size{queue="a"} 1',
+        'dtq_queue_size{queue="b"} 1',
+        'dtq_queue_size{queue="(others)"} 2',
+    ] == sizes(before)
+    assert [
+        'dtq_queue_size{queue="b"} 1',
+        'dtq_queue_size{queue="c"} 1',
+        'dtq_queue_size{queue="(others)"} 1',
+    ] == sizes(after)
+    # Counters go on when the queue that they counted is gone.
+    assert "walrq_pushed_total 4.0" in before
+    assert "walrq_pushed_total 4.0" in after
+
+
+async def test_previews_are_beginnings(tmp_path: Path) -> None:
+    """A body is cut between two characters, whatever its size, and says how large it is."""
+    async with house(tmp_path, "http") as [room], room.http() as client:
+        text = "x" + "é" * 600_000
+        for body in ({"payload": "short"}, {"payload_base64": "/w=="}):
+            await client.post(f"{JOBS}/messages", json=body)
+        # Larger than a message may be by default.
+        await client.put(JOBS, json={"settings": {"max_message_bytes": 4_000_000}})
+        await client.post(f"{JOBS}/messages", json={"payload": text})
+        found = (await ask(client, "GET", "/v1/preview?queue=jobs&state=ready&limit=5"))["messages"]
+
+    short, binary, long = found
+    assert ("short", 5, 0) == (short["payload"], short["bytes"], short["cut"])
+    assert ("/w==", 1) == (binary["payload_base64"], binary["bytes"])
+    assert (text[: len(long["payload"])], 1_200_001) == (long["payload"], long["bytes"])
+    assert 2_044 < long["cut"] <= 2_048
