@@ -201,9 +201,13 @@ class Consensus:
         if node.is_weak:
             return
         index, term = record.index, record.term
-        voters = raft.membership.current.voters
-        holders = [name for name in voters if self._members[name].stored.holds(index, term)]
-        promise("AckedOnQuorum", len(holders) >= majority(len(voters)), node.name, index, holders, sorted(voters))
+        # It is seen a little after it was decided: a change of the group may have been appended meanwhile.
+        changes = raft.membership.history
+        before = [group for at, group in changes if at < index] or [changes[0][1]]
+        groups = [before[-1], *(group for at, group in changes if at >= index)]
+        holders = {name for name, member in self._members.items() if member.stored.holds(index, term)}
+        enough = any(len(holders & set(group.voters)) >= majority(len(group.voters)) for group in groups)
+        promise("AckedOnQuorum", enough, node.name, index, sorted(holders), [sorted(group.voters) for group in groups])
 
     def known(self, record: Record) -> bool:
         """Whether somebody's log was seen to get this entry."""
