@@ -99,6 +99,12 @@ EVERY: dict[type, st.SearchStrategy[typing.Any]] = {
         maybe,
     ),
     c.DropToken: st.builds(c.DropToken, text),
+    c.LoseFar: st.builds(
+        c.LoseFar,
+        st.lists(small, max_size=3).map(tuple),
+        st.lists(st.tuples(small, small, small), max_size=3).map(tuple),
+        st.lists(st.tuples(small, small), max_size=3).map(tuple),
+    ),
     c.Bootstrap: st.builds(c.Bootstrap, text, st.binary(max_size=9)),
     c.RaiseVersion: st.builds(c.RaiseVersion, small),
 }

@@ -27,14 +27,14 @@ from walrq.daemon.clock import Clock
 from walrq.daemon.driver import Driver
 from walrq.limits import SESSION_IDLE_MS
 from walrq.queues.clocks import Reading
-from walrq.queues.commands import Tagged
+from walrq.queues.commands import LoseFar, Tagged
 from walrq.replica import Replica
 from walrq.tiers.timers import PageLost
 
 log = logging.getLogger("walrq.reaper")
 
 # How often a page that cannot be read is tried again.
-LOST_S: Final = 5.0
+LOST_S: Final = 0.5
 # How often memory is looked at: a fast client adds some ten megabytes in between.
 MEMORY_S: Final = 0.1
 MEMORY_FULL_S: Final = 0.5
@@ -131,9 +131,15 @@ class Fetcher:
                     await trio.sleep(LOST_S)
                     continue
                 self._lost = ""
-                if self._replica.accepts:
+                command = work.command()
+                if command is not None and self._replica.accepts:
+                    if isinstance(command, LoseFar):
+                        for uid, messages, _ in command.queues:
+                            queue = self._replica.machine.by_uid.get(uid)
+                            name = queue.name if queue is not None else uid
+                            log.critical("finding delayed_lost: %d delayed messages of queue %r", messages, name)
                     self._waiting_beyond = self._replica.last_index
-                    self._replica.propose(Tagged(work.command()))
+                    self._replica.propose(Tagged(command))
                     self._driver.wake()
                     await self._wake.wait()
                     self._waiting_beyond = None
@@ -149,10 +155,10 @@ class Fetcher:
         return None if self._lost else self._replica.far_deadline(reading)
 
     def _tell(self, error: PageLost) -> None:
-        text = f"page {error.number} of delayed messages cannot be read: {error}"
+        text = self._replica.far_lost(error.number, str(error))
         if text != self._lost:
             self._lost = text
-            log.critical("finding delayed_lost: %s", text)
+            log.critical("finding %s", text)
 
 
 def resident_bytes() -> int:

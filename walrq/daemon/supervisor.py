@@ -30,7 +30,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, Final, TextIO, cast
 
@@ -38,6 +38,7 @@ import attrs
 import trio
 
 from walrq import __version__, api, limits, logs
+from walrq.access import Key
 from walrq.daemon import listener, peers, pollers
 from walrq.daemon.backup import Backups
 from walrq.daemon.broker import Broker
@@ -54,12 +55,16 @@ from walrq.daemon.stream_front import StreamFront
 from walrq.errors import ERRORS, Code, ConfigError, DataDirLocked, Draining, WalrqError
 from walrq.local import notify
 from walrq.local.tracing import TraceFile
+from walrq.locks.doorman import Doorman
+from walrq.locks.tls import DoorTls
 from walrq.protocol.handshake import Hello, Shards, Welcome
+from walrq.queues.image import NOT_RESIDENT
 from walrq.queues.machine import Bounds
 from walrq.replica import Replica, ReplicaConfig
 from walrq.storage.config import StorageConfig
 from walrq.storage.disk import Disk, RealDisk
 from walrq.storage.identity import LOCK_NAME
+from walrq.storage.identity import NAME as FORMAT
 from walrq.storage.inspect import lock_holder
 from walrq.storage.storage import Storage
 
@@ -175,6 +180,9 @@ class Node:
     backups: Backups
     members: Members
     peers: Peers | None
+    doorman: Doorman
+    # What its doors show; None: they speak in the clear.
+    tls: DoorTls | None = None
     # What carries TCP, while connections are served: doors whose protocols it can carry use it too.
     front: Front | None = attrs.field(default=None, init=False)
 
@@ -234,12 +242,15 @@ async def open_node(
     """
     disk = disk or RealDisk()
     clock = clock or Clock()
+    keys = [Key.of(user, secret) for user, secret in await trio.to_thread.run_sync(config.keys)]
+    tls = await trio.to_thread.run_sync(load_tls, config)
     reading = clock.read()
     storage_config = StorageConfig(
         data_dir=config.data_dir,
         fsync=config.fsync,
         segment_bytes=config.max_wal_segment_size,
         reserve_snapshot_bytes=min(limits.SNAPSHOT_RESERVE_BYTES, config.max_wal_segment_size),
+        spared_pages=NOT_RESIDENT,
         handles_max=listener.read_handles_for(listener.raise_descriptor_limit()),
     )
     try:
@@ -279,7 +290,20 @@ async def open_node(
         raise
     for finding in storage.findings:
         log.warning("storage_finding %s", finding)
-    return _wire(config, storage, replica, clock, setting)
+    node = _wire(config, storage, replica, clock, setting, keys)
+    node.tls = tls
+    return node
+
+
+def load_tls(config: Config) -> DoorTls | None:
+    """The certificate of the doors, if they have one. Blocking.
+
+    Raises:
+        ConfigError: as `DoorTls.load`.
+    """
+    if config.tls_cert is None or config.tls_key is None:
+        return None
+    return DoorTls.load(config.tls_cert, config.tls_key, config.tls_client_ca, config.tls_ca)
 
 
 async def _find_cluster(
@@ -306,7 +330,14 @@ async def _cancel_at(event: trio.Event, scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-def _wire(config: Config, storage: Storage, replica: Replica, clock: Clock, setting: peers.Setting | None) -> Node:
+def _wire(
+    config: Config,
+    storage: Storage,
+    replica: Replica,
+    clock: Clock,
+    setting: peers.Setting | None,
+    keys: Sequence[Key] = (),
+) -> Node:
     """The parts of a node around its replica."""
     node_id = replica.config.node_id
     started_ms = clock.monotonic_ms()
@@ -337,6 +368,7 @@ def _wire(config: Config, storage: Storage, replica: Replica, clock: Clock, sett
         auto_create=config.auto_create,
         node_stats=node_stats,
     )
+    broker.doorman = doorman = Doorman(broker, keys)
     links = None if setting is None else Peers(setting, replica, driver, broker)
     compactor = Compactor(replica, storage, driver, broker, clock)
     return Node(
@@ -353,6 +385,7 @@ def _wire(config: Config, storage: Storage, replica: Replica, clock: Clock, sett
         backups=Backups(replica, storage, compactor, broker, clock),
         members=Members(replica, driver, broker, links),
         peers=links,
+        doorman=doorman,
     )
 
 
@@ -398,8 +431,9 @@ async def _live(config: Config, clock: Clock, wishes: Wishes, greet: Greet | Non
             tuple((door, stack.enter_context(contextlib.closing(found))) for door, found in bind_doors(config))
         )
         setting = None
+        addresses = {"cbor": listener.address_of(sock), **doors.endpoints}
+        check_first_doors(config, addresses)
         if config.has_peers:
-            addresses = {"cbor": listener.address_of(sock), **doors.endpoints}
             setting, config = await _prepare_peers(config, addresses, stack)
         try:
             node = await open_node(config, disk=disk, clock=clock, setting=setting, stop=wishes.stop)
@@ -408,6 +442,9 @@ async def _live(config: Config, clock: Clock, wishes: Wishes, greet: Greet | Non
             return
         clean = False
         try:
+            check_doors(config, addresses, is_locked=node.doorman.is_locked)
+            for name in config.shown_secrets:
+                log.warning("secret_shown %s was given as a flag, where everybody on this machine sees it", name)
             if setting is not None or kept:
                 await trio.to_thread.run_sync(peers.keep, disk, config, kept)
             if not wishes.stop.is_set():
@@ -544,8 +581,6 @@ async def _serve_node(node: Node, sock: socket.socket, doors: Doors, wishes: Wis
                     if greet is not None or not sys.stderr.isatty():
                         _log_ready(node, address)
                     endpoints = {"cbor": address, **doors.endpoints}
-                    for name, each in (("cbor", sock), *((door.name, bound) for door, bound in doors.sockets)):
-                        _warn_of_open_door(name, each)
                     if node.config.peer_listen is not None:
                         endpoints["peer"] = format_address(*node.config.peer_listen)
                     line = {"event": "ready", "node": node.node_id, "endpoints": endpoints}
@@ -585,6 +620,7 @@ def start_core(core: trio.Nursery, node: Node) -> None:
     """Start the tasks without which nothing is answered; an exception in any of them leaves `core`."""
     core.start_soon(node.driver.persister.run, name="persister")
     core.start_soon(node.driver.run, node.broker, name="driver")
+    core.start_soon(node.doorman.run, name="doorman")
     core.start_soon(node.members.run, name="members")
     core.start_soon(node.reaper.run, name="reaper")
     core.start_soon(node.fetcher.run, name="fetcher")
@@ -605,6 +641,12 @@ def start_core(core: trio.Nursery, node: Node) -> None:
 def make_front(node: Node) -> Front:
     """What carries the native protocol's TCP."""
     choice = node.config.front
+    if node.tls is not None:
+        if choice == "reactor":
+            raise ConfigError("front is reactor, which has no TLS; leave it at auto", field="front")
+        front = StreamFront(node.broker, node.clock, node.welcome)
+        front.shake = node.tls.shake
+        return front
     if choice == "reactor" and not EPOLL_AVAILABLE:
         raise ConfigError("front is reactor, but this system has no epoll; leave it at auto", field="front")
     if choice == "reactor" or (choice == "auto" and EPOLL_AVAILABLE):
@@ -671,6 +713,12 @@ async def _reload_on_wish(node: Node, door: listener.Listener, wishes: Wishes) -
     while True:
         await wishes.reload.wait()
         wishes.reload = trio.Event()
+        if node.tls is not None:
+            try:
+                await trio.to_thread.run_sync(node.tls.reload)
+                log.info("reloaded tls_cert=%s", node.tls.cert)
+            except ConfigError as error:
+                log.warning("reload_refused %s", error.text)
         if node.config.sources[2] is None:
             log.warning("reload_skipped: this node has no settings file (--config)")
             continue
@@ -715,15 +763,49 @@ def _log_ready(node: Node, address: str) -> None:
     log.info("ready node=%s cbor=%s data_dir=%s fsync=%s", node.node_id, address, config.data_dir, policy)
 
 
-def _warn_of_open_door(name: str, sock: socket.socket) -> None:
-    """Say so when the node can be reached from elsewhere: it asks nobody who he is."""
-    if not ipaddress.ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback:
-        log.warning(
-            "open_door %s=%s: there is no authentication, whoever reaches this address may read and remove every"
-            " message; listen on 127.0.0.1, or keep others away with a firewall",
-            name,
-            listener.address_of(sock),
-        )
+def check_doors(config: Config, addresses: Mapping[str, str], *, is_locked: bool) -> None:
+    """A door that others than this machine can reach asks who they are, or somebody said that it need not.
+
+    Args:
+        addresses: where each door listens, by name.
+
+    Raises:
+        ConfigError: naming the door and what to do.
+    """
+    for name, address in addresses.items():
+        if is_loopback(address):
+            continue
+        if not is_locked and not config.insecure:
+            raise ConfigError(
+                f"the door {name} at {address} can be reached from other machines, and nobody is asked who he is: give"
+                " --admin-token-file or --requirepass-file, or make a token; or say --insecure",
+                setting="insecure",
+            )
+        if not is_locked:
+            log.warning(
+                "open_door %s=%s: nobody is asked who he is (--insecure), whoever reaches this address may read and"
+                " remove every message",
+                name,
+                address,
+            )
+        elif config.tls_cert is None:
+            log.warning(
+                "clear_door %s=%s: secrets and messages travel in the clear; give --tls-cert and --tls-key, or keep the"
+                " network to yourself",
+                name,
+                address,
+            )
+
+
+def check_first_doors(config: Config, addresses: Mapping[str, str]) -> None:
+    """`check_doors` before anything is made: of a first start, when nobody can have made a token yet."""
+    if not (config.has_keys or config.insecure or os.path.exists(os.path.join(config.data_dir, FORMAT))):
+        check_doors(config, addresses, is_locked=False)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches "host:port"."""
+    return ipaddress.ip_address(parse_address(address)[0].partition("%")[0]).is_loopback
 
 
 def _banner(node: Node, endpoints: Mapping[str, str], stream: TextIO | None = None) -> None:

@@ -251,6 +251,10 @@ class Far:
             self._forget(number)
         return True
 
+    def lose(self, number: int) -> None:
+        """A page cannot be read any more."""
+        self._forget(number)
+
     def _forget(self, number: int) -> None:
         del self.pages[number]
         self.unsaved.pop(number, None)

@@ -70,6 +70,7 @@ class Op(enum.IntEnum):
     SET_WINDOW = 22
     HYDRATE_FAR = 23
     SWEEP_FAR = 24
+    LOSE_FAR = 25
     PUT_TOKEN = 60
     DROP_TOKEN = 61
 
@@ -316,6 +317,16 @@ class DropToken:
 
 
 @value
+class LoseFar:
+    """Sealed pages that nobody can read any more: what queues lose with them, (uid, messages, bytes) each, and rows by
+    block of the log."""
+
+    pages: tuple[int, ...]
+    queues: tuple[tuple[int, int, int], ...]
+    blocks: tuple[tuple[int, int], ...]
+
+
+@value
 class Bootstrap:
     """First command of a cluster: its id and the secret that keys receipt checks."""
 
@@ -352,6 +363,7 @@ Command: TypeAlias = (
     | SetWindow
     | HydrateFar
     | SweepFar
+    | LoseFar
     | PutToken
     | DropToken
     | Bootstrap
@@ -359,7 +371,7 @@ Command: TypeAlias = (
 )
 
 # Since which version of the state machine a kind of command may be proposed; those that are not here: since 1.
-SINCE: Final[dict[type, int]] = {Hydrate: 2, SetWindow: 2, HydrateFar: 2, SweepFar: 2, PutToken: 2, DropToken: 2}
+SINCE: Final[dict[type, int]] = {Hydrate: 2, SetWindow: 2, HydrateFar: 2, SweepFar: 2, LoseFar: 2, PutToken: 2, DropToken: 2}
 
 
 # Settings of queues that came with version 2.
@@ -522,6 +534,7 @@ _ENCODERS: Final[dict[type, tuple[int, _Encoder]]] = {
         lambda c: [c.since, c.to, c.seen, [attrs.astuple(cut, recurse=False) for cut in c.cuts]],
     ),
     SweepFar: (Op.SWEEP_FAR.value, lambda c: [c.uid, c.first, c.last, c.rows]),
+    LoseFar: (Op.LOSE_FAR.value, lambda c: [c.pages, c.queues, c.blocks]),
     PutToken: (
         Op.PUT_TOKEN.value,
         lambda c: [
@@ -565,6 +578,9 @@ _DECODERS: Final[dict[int, _Decoder]] = {
         f[4], f[5], tuple(Grant(Right(right), queues) for right, queues in f[6]), *f[7:]
     ),
     Op.DROP_TOKEN.value: lambda f: DropToken(f[4]),
+    Op.LOSE_FAR.value: lambda f: LoseFar(
+        tuple(f[4]), tuple((a, b, c) for a, b, c in f[5]), tuple((a, b) for a, b in f[6])
+    ),
     Op.BOOTSTRAP.value: lambda f: Bootstrap(f[4], f[5]),
     Op.RAISE_VERSION.value: lambda f: RaiseVersion(f[4]),
 }

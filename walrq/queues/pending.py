@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from walrq import api
 from walrq.api import Outcome
+from walrq.errors import InvalidArgument
 from walrq.far.rows import Row
 from walrq.ids import SEQUENCE_BITS, id_parts
 from walrq.queues import commands, horizon, timers
@@ -20,7 +21,7 @@ from walrq.queues.batch import LEASED, PARKED, Batch, Run
 from walrq.queues.effects import LookFar
 from walrq.queues.leases import come_back
 from walrq.queues.pushes import check_horizon
-from walrq.queues.queue import PAGE_SHIFT, Queue
+from walrq.queues.queue import LIVE_SHIFT, PAGE_SHIFT, Queue
 
 if TYPE_CHECKING:
     from walrq.queues.machine import Machine
@@ -142,6 +143,31 @@ def sweep_far(m: Machine, command: commands.SweepFar) -> api.Done:
     if queue is not None and all(each.uid != command.uid for each in far.sweeps):
         queue.far_floor = 0
     return api.Done(swept)
+
+
+def lose_far(m: Machine, command: commands.LoseFar) -> api.Done:
+    """Sealed pages are lost, with what is in them; everything else is counted as before.
+
+    Raises:
+        InvalidArgument: more would be lost than there is; nothing is changed.
+    """
+    far = m.far
+    lost = [number for number in command.pages if number in far.pages]
+    if lost != list(command.pages):
+        # Some of it left meanwhile: it is counted anew.
+        return api.Done(0)
+    for uid, messages, size in command.queues:
+        queue = m.by_uid.get(uid)
+        if queue is None or queue.far_messages < messages or queue.far_bytes < size:
+            raise InvalidArgument("more far messages would be lost than there are")
+    for number in lost:
+        far.lose(number)
+    for uid, messages, size in command.queues:
+        m.by_uid[uid].far_messages -= messages
+        m.by_uid[uid].far_bytes -= size
+    for block, rows in command.blocks:
+        far.blocks.add(block << LIVE_SHIFT, -rows)
+    return api.Done(sum(messages for _, messages, _ in command.queues))
 
 
 # --- by id --------------------------------------------------------------------------------------------------

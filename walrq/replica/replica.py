@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from walrq.api import Columns
-from walrq.errors import DiskFull, InvalidArgument
+from walrq.errors import DiskFull, InvalidArgument, NotLeader
 from walrq.queues.batch import Batch
 from walrq.queues.clocks import Reading
 from walrq.queues.commands import Hydrate, Stamp, Tagged
@@ -377,6 +378,21 @@ class Replica(Seam):
         if wanted_ms is None:
             return None
         return reading.monotonic_ms + max(0, wanted_ms - self.stamp_now(reading).wall_ms)
+
+    def far_lost(self, number: int, why: str) -> str:
+        """A page of what waits cannot be read. Returns what an operator must be told.
+
+        A node that is alone gives up what is in it, and nothing else. Another one leaves the office to those who can
+        read it, and does not lead again in this life: its next start finds the damage and is mended by the others.
+        """
+        text = f"delayed_unreadable: page {number} of delayed messages cannot be read on {self.config.node_id!r}: {why}"
+        if self._alone:
+            self._waiting.is_losing = True
+            return text
+        self._raft.electable = False
+        with contextlib.suppress(NotLeader, InvalidArgument):
+            self.transfer()
+        return text
 
     def find_far(self, ids: tuple[int, ...]) -> Search:
         """A search for messages in sealed pages; run it in a thread."""

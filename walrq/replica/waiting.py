@@ -9,10 +9,10 @@ from __future__ import annotations
 from walrq.far.rows import time_of
 from walrq.far.shelf import Far
 from walrq.limits import FAR_ROWS_PER_ENTRY
-from walrq.queues.commands import Command, HydrateFar, SweepFar
+from walrq.queues.commands import Command, HydrateFar, LoseFar, SweepFar
 from walrq.queues.machine import Machine
 from walrq.storage.storage import Storage
-from walrq.tiers.timers import Listing, Search, Slice, Sweeping
+from walrq.tiers.timers import Listing, Losing, Search, Slice, Sweeping
 
 # Messages that one entry brings back, where the hot window does not say less.
 MESSAGES_MAX = 100_000
@@ -37,7 +37,7 @@ def _ample(machine: Machine) -> int:
 class FarWork:
     """One piece of work: what is to be read, and what follows from it."""
 
-    def __init__(self, reading: Slice | Sweeping) -> None:
+    def __init__(self, reading: Slice | Sweeping | Losing) -> None:
         self._reading = reading
 
     def run(self) -> None:
@@ -48,9 +48,11 @@ class FarWork:
         """
         self._reading.run()
 
-    def command(self) -> Command:
-        """What is to be proposed."""
+    def command(self) -> Command | None:
+        """What is to be proposed; None: nothing, all can be read again."""
         reading = self._reading
+        if isinstance(reading, Losing):
+            return LoseFar(reading.pages, reading.queues, reading.blocks) if reading.pages else None
         if isinstance(reading, Sweeping):
             return SweepFar(reading.uid, reading.first, reading.last, reading.rows)
         return HydrateFar(reading.since, reading.to, reading.seen, reading.cuts)
@@ -61,11 +63,13 @@ class Waiting:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+        # Some page could not be read, and nobody else has it: what is lost is to be found out.
+        self.is_losing = False
 
     def wanted_ms(self, machine: Machine) -> int | None:
         """The wall clock's time at which there will be work; None: nothing waits. 0: now."""
         far = machine.far
-        if far.sweeps:
+        if far.sweeps or self.is_losing:
             return 0
         first, horizon_ms = far.next_key(), machine.bounds.far_horizon_ms
         if first is None or horizon_ms is None:
@@ -82,6 +86,12 @@ class Waiting:
         if wanted_ms is None or wanted_ms > wall_ms:
             return None
         far = machine.far
+        if self.is_losing:
+            self.is_losing = False
+            counted = {
+                uid: (queue.far_messages, queue.far_bytes, queue.far_floor) for uid, queue in machine.by_uid.items()
+            }
+            return FarWork(Losing(far, self._read, counted))
         if far.sweeps:
             return FarWork(Sweeping(far, self._read))
         horizon_ms = machine.bounds.far_horizon_ms

@@ -162,9 +162,11 @@ class Chores:
         replica, work = self.replica, self._fetching
         assert replica is not None and work is not None
         if replica.accepts:
+            command = work.command()
+            assert command is not None
             self._cluster.mark("far messages fetched")
             self._fetch_beyond = replica.last_index
-            replica.propose(c.Tagged(work.command()))
+            replica.propose(c.Tagged(command))
             self._wake()
         else:
             self._fetching = None

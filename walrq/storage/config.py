@@ -51,6 +51,8 @@ class StorageConfig:
         member: other nodes have what this one may have lost, so that it starts with less where one that is alone
             refuses: without its log, or with an older snapshot that the log does not reach from. Known without being
             said once the hard state says that the node is in a group.
+        spared_pages: beginnings of the keys of pages of a snapshot whose damage costs a node that is alone only what is
+            in them: it starts without them, and says so.
     """
 
     data_dir: str = attrs.field(converter=_path_text)
@@ -61,6 +63,7 @@ class StorageConfig:
     pool_segments_max: int = limits.RESERVE_SEGMENTS + 1
     handles_max: int = 64
     member: bool = False
+    spared_pages: tuple[bytes, ...] = ()
 
     @segment_bytes.validator
     def _check_segment_bytes(self, _attribute: attrs.Attribute[int], value: int) -> None:

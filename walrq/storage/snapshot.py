@@ -119,6 +119,23 @@ class SnapshotReader:
             if handle >= 0:
                 self._disk.close(handle)
 
+    def damaged(self, only: tuple[bytes, ...]) -> list[bytes]:
+        """Keys of all pages that cannot be read as they were written, of those whose keys begin so."""
+        found = []
+        for key, place in sorted(self._manifest.pages.items(), key=lambda item: (item[1].file, item[1].offset)):
+            if key.startswith(only):
+                try:
+                    handle = self._disk.open(f"{self._directory}/{pages_name(place.file)}", read_only=True)
+                except FileNotFoundError:
+                    found.append(key)
+                    continue
+                try:
+                    if hash_of(self._disk.pread(handle, place.length, place.offset)) != place.hash:
+                        found.append(key)
+                finally:
+                    self._disk.close(handle)
+        return found
+
 
 class HeldPages:
     """The pages of a snapshot, which stay until `release`. Made by `SnapshotStore.hold`. Any thread."""
@@ -174,6 +191,8 @@ class SnapshotStore:
         # Pages put into the snapshot that is being written.
         self.growing_bytes = 0
         self.damaged_index = 0
+        # Pages of the newest snapshot that were spared and are damaged.
+        self.lost_pages: dict[bytes, PageAt] = {}
         self._damaged: list[tuple[str, str]] = []
 
     @property
@@ -221,17 +240,20 @@ class SnapshotStore:
 
     # --- opening --------------------------------------------------------------------------------------------
 
-    def load(self) -> None:
+    def load(self, spared: tuple[bytes, ...] = ()) -> None:
         """Find the snapshots. Afterwards `newest` is the newest one whose every page verifies. OSError.
 
         Nothing is moved or deleted yet: first it must be known that the log reaches (`put_damaged_aside`).
+
+        Args:
+            spared: a damaged page whose key begins so is lost alone, and does not condemn its snapshot.
         """
         names = self._disk.list_directory(self._directory)
         numbers = [number for name in names if (number := manifest_number(name)) is not None]
         files = [number for name in names if (number := pages_number(name)) is not None]
         self._next_number = max([0, *numbers, *files]) + 1
         for number in sorted(numbers, reverse=True):
-            text = self._take(number)
+            text = self._take(number, spared)
             if text:
                 self._damaged.append((manifest_name(number), text))
 
@@ -261,17 +283,20 @@ class SnapshotStore:
         manifests = [*(manifest for _, manifest in self._kept), *self.held]
         return frozenset(file for manifest in manifests for file in manifest.files) | self._staged
 
-    def _take(self, number: int) -> str:
+    def _take(self, number: int, spared: tuple[bytes, ...]) -> str:
         """Keep a manifest if it and its pages are intact; else say what is wrong."""
         manifest = decode_manifest(read_file(self._disk, f"{self._directory}/{manifest_name(number)}"))
         if manifest is None:
             return "the manifest is damaged"
+        reader = SnapshotReader(self._disk, self._directory, manifest)
         try:
-            for _ in SnapshotReader(self._disk, self._directory, manifest).pages():
+            for _ in reader.pages(without=spared):
                 pass
         except (CorruptRecord, FileNotFoundError) as error:
             self.damaged_index = max(self.damaged_index, manifest.index)
             return str(error)
+        if spared and not self._kept:
+            self.lost_pages = {key: manifest.pages[key] for key in reader.damaged(spared)}
         self._kept.append((number, manifest))
         return ""
 

@@ -253,7 +253,7 @@ class Storage:
         boot_id = disk.boot_id()
         unclean_boot = marks is not None and not marks.clean and marks.boot_id != boot_id
         snapshots = SnapshotStore(disk, data_dir, reserve_bytes=config.reserve_snapshot_bytes)
-        snapshots.load()
+        snapshots.load(() if config.member else config.spared_pages)
         snapshot = snapshots.reader
         index = snapshot.index if snapshot is not None else 0
         clean = marks is not None and marks.clean
@@ -292,7 +292,8 @@ class Storage:
             if unreached is not None:
                 untrusted = min(filter(None, (untrusted, unreached)))
                 note_loss(None)
-        report = (*snapshots.put_damaged_aside(), *found)
+        lost = [_lost_page(disk, data_dir, key, place) for key, place in snapshots.lost_pages.items()]
+        report = (*snapshots.put_damaged_aside(), *lost, *found)
         recovered = Recovered(
             hard_state=hard_state.state,
             snapshot=snapshot,
@@ -784,6 +785,14 @@ def _enter_directory(disk: Disk, data_dir: str) -> int:
         raise DataDirInvalid(f"{data_dir} cannot be created: its parent directory does not exist") from error
     except OSError as error:
         raise DataDirInvalid(f"{data_dir} cannot be used: {error.strerror or error}") from error
+
+
+def _lost_page(disk: Disk, data_dir: str, key: bytes, place: PageAt) -> Finding:
+    text = f"page {key.hex()} of the snapshot is damaged: what it holds is lost, everything else is served"
+    start, end = place.offset, place.offset + place.length
+    finding = Finding(Verdict.DAMAGED, f"snapshots/{pages_name(place.file)}", text, start, end)
+    is_there = disk.exists(f"{data_dir}/{finding.file}")
+    return keep_aside_if_room(disk, data_dir, finding) if is_there else finding
 
 
 def _first_unreached(wal: Wal, snapshot_index: int, damaged_index: int, *, refuse: bool) -> int | None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import attrs
 
 from walrq.errors import CorruptRecord
+from walrq.far.blocks import BLOCK_SHIFT
 from walrq.far.rows import PageView, Row, key_of
 from walrq.far.shelf import Cut, Far, Found, Page, digest_of, page_key
 
@@ -228,6 +229,53 @@ class Sweeping(_Reading):
                 self.last = at.number
                 break
         self.rows = tuple(rows)
+
+
+class Losing(_Reading):
+    """Which pages cannot be read, and what is lost with them: what is counted, less what can be found.
+
+    Attributes:
+        pages: their numbers.
+        queues: (uid, messages, bytes) that are lost. blocks: (block of the log, rows).
+    """
+
+    def __init__(self, far: Far, read: ReadPage, counted: Mapping[int, tuple[int, int, int]]) -> None:
+        """`counted`: by uid what a queue counts beyond the horizon: messages, bytes, and the floor of its sequences."""
+        super().__init__(far, read)
+        self._pages = [_at(far, page) for page in far.pages.values()]
+        self._tail = list(far.tail())
+        self._blocks = dict(far.blocks.items())
+        self._counted = dict(counted)
+        self.pages: tuple[int, ...] = ()
+        self.queues: tuple[tuple[int, int, int], ...] = ()
+        self.blocks: tuple[tuple[int, int], ...] = ()
+
+    def run(self) -> None:
+        """Read everything. Blocking."""
+        lost = []
+        left = {uid: [messages, size] for uid, (messages, size, _) in self._counted.items()}
+        for row in self._tail:
+            self._find(row, left)
+        for at in self._pages:
+            try:
+                view = self.view(at)
+            except PageLost as error:
+                lost.append(error.number)
+                continue
+            for position in range(at.cursor, at.rows):
+                if at.is_there(position):
+                    self._find(view.row(position), left)
+        self.pages = tuple(lost)
+        if lost:
+            self.queues = tuple((uid, amounts[0], amounts[1]) for uid, amounts in sorted(left.items()) if amounts[0])
+            self.blocks = tuple((block, rows) for block, rows in sorted(self._blocks.items()) if rows)
+
+    def _find(self, row: Row, left: dict[int, list[int]]) -> None:
+        self._blocks[row.index >> BLOCK_SHIFT] -= 1
+        known = self._counted.get(row.uid)
+        if known is not None and row.sequence >= known[2]:
+            left[row.uid][0] -= row.count
+            left[row.uid][1] -= row.weight
 
 
 # A place in a listing: page, position in it, offset in the row; pages are numbered in 32 bits, rows in 16.
