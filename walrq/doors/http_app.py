@@ -79,10 +79,15 @@ class Watched(trio.abc.Stream):
         self.socket = stream.socket
         self.peer = peer
         self.failed = False
+        # Hypercorn's reader answers what is no HTTP at all, while a response may be on its way.
+        self._sending = trio.StrictFIFOLock()
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send; a reader that takes nothing for SEND_STALL_S_MAX ends the connection."""
-        rest = memoryview(data)
+        async with self._sending:
+            await self._send_all(memoryview(data))
+
+    async def _send_all(self, rest: memoryview) -> None:
         try:
             while True:
                 with trio.move_on_after(SEND_STALL_S_MAX) as patience:
@@ -108,7 +113,8 @@ class Watched(trio.abc.Stream):
 
     async def send_eof(self) -> None:
         """Nothing more will be sent."""
-        await self._stream.send_eof()
+        async with self._sending:
+            await self._stream.send_eof()
 
     async def aclose(self) -> None:
         """Close it."""
