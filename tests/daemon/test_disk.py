@@ -11,7 +11,7 @@ from walrq import api
 from walrq.daemon.config import Config
 from walrq.daemon.supervisor import make_front, open_node, start_core
 from walrq.errors import Code, DataDirLocked, StorageError
-from walrq.limits import SEGMENT_BYTES_MIN
+from walrq.limits import DELAY_MS_MAX, MIB, SEGMENT_BYTES_MIN
 from walrq.testing.disk import SimDisk
 
 pytestmark = pytest.mark.trio
@@ -128,3 +128,30 @@ async def test_a_failed_write_ends_the_core() -> None:
             await client.ask(api.Push("jobs", columns(b"a")))
             disk.fail(0, name="pwritev")
             await client.ask(api.Push("jobs", columns(b"b")))
+
+
+async def test_small_segments_and_a_short_backlog_make_a_small_disk() -> None:
+    """With segments of 4 MiB less than 40 MB, whatever passes through; and never above the bound."""
+    disk = SimDisk()
+    highest = 0
+    async with running(disk=disk, max_wal_segment_size=4 * MIB) as world:
+        client = await world.connect()
+        late = await client.ask(api.Push("late", columns(b"kept"), delay_ms=DELAY_MS_MAX))
+        for number in range(230):
+            await client.ask(api.Push("jobs", columns(bytes([number]) * 150_000)))
+            polled = await client.ask(api.Poll(("jobs",), 10))
+            items = tuple(api.Item(run.receipt) for run in polled.runs)
+            await client.ask(api.Settle("jobs", api.SettleKind.ACK, items))
+            if number % 8 == 0:
+                highest = max(highest, disk.used_bytes)
+                stats = world.node.compactor.stats()
+                # inv: DiskBounded
+                assert stats["disk_used_bytes"] <= stats["disk_bound_bytes"], stats
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        stats = world.node.compactor.stats()
+        assert stats["wal_compactions"] > 3
+        assert isinstance(late, api.Pushed)
+        page = await client.ask(api.Peek("late", api.State.DELAYED))
+        assert [b"kept"] == [message.payload for message in page.messages]
+    print(f"at most {highest} bytes")
+    assert highest < 40_000_000

@@ -232,3 +232,12 @@ def test_on_paper_every_queue_is_listed_and_nothing_is_selected() -> None:
     assert 5 + len(MANY) == len(drawn.plain.split("\n"))
     assert "q quit" not in drawn.plain
     assert not any("reverse" in str(span.style) for span in drawn.spans)
+
+
+def test_the_disk_is_shown_beside_what_it_may_take() -> None:
+    """A disk that fills is only news if it does more than it may."""
+    rates = Rates()
+    made = Board("127.0.0.1:50051")
+    for uptime_s in (1, 2):
+        made.take(rates.feed(look(uptime_s, disk_bytes=1, disk_used_bytes=3 << 20, disk_bound_bytes=40 << 20)))
+    assert "disk 3.0M of 40.0M" in lines(made)[1]

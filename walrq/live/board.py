@@ -9,7 +9,7 @@ Never: asks a server, reads a key, writes to a terminal.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import attrs
@@ -254,7 +254,7 @@ class Board:
             Text(
                 f"{_many(len(rows), 'queue')}  {_many(stats.get('connections'), 'connection')}"
                 f"  {_many(stats.get('parked_polls'), 'waiting poll')}  {count(self.reading.turns_s)} turns/s"
-                f"  disk {size(stats.get('disk_bytes'))}"
+                f"  disk {_disk(stats)}"
             ),
             self._totals(rows),
             *self._cluster(),
@@ -371,3 +371,11 @@ def _joined(lines: list[Text], width: int) -> Text:
 
 def _many(number: float | None, noun: str) -> str:
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+
+
+def _disk(stats: Mapping[str, Any]) -> str:
+    """What is used, and of how much at most if the node tells."""
+    bound = stats.get("disk_bound_bytes")
+    if bound is None:
+        return size(stats.get("disk_bytes"))
+    return f"{size(stats.get('disk_used_bytes'))} of {size(bound)}"

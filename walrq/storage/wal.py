@@ -640,7 +640,7 @@ class Wal(LogReader):
         for segment in self._log.segments:
             if segment.last_index <= index:
                 continue
-            end = segment.file_bytes if segment.sealed else segment.end
+            end = segment.end if segment is self._active else segment.file_bytes
             start = 0
             if segment.first_index <= index and segment.offsets is not None:
                 position = segment.position_from(index + 1)
