@@ -115,6 +115,8 @@ class Reactor:
         self._epoll = select.epoll()
         self._peers: dict[int, Peer] = {}
         self._dirty: dict[Peer, None] = {}
+        # Called before what has gathered is sent: doors submit there what their connections asked in this turn.
+        self.before_flush: list[Callable[[], None]] = []
         self._watched: set[Peer] = set()
         self._watch = trio.Event()
         self._room = trio.Event()
@@ -287,6 +289,8 @@ class Reactor:
 
     def flush(self) -> None:
         """Send what has gathered, one send per connection; re-arm what each connection waits for."""
+        for each in self.before_flush:
+            each()
         dirty = self._dirty
         if dirty:
             self._dirty = {}

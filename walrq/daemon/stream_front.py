@@ -74,6 +74,8 @@ class StreamFront:
         self._clock = clock
         self._welcome = welcome
         self._served: set[Served] = set()
+        # As the reactor's.
+        self.before_flush: list[Callable[[], None]] = []
         self._dirty: set[Served] = set()
         self._room = trio.Event()
         self._sent = trio.Event()
@@ -215,6 +217,8 @@ class StreamFront:
 
     def flush(self) -> None:
         """Let the writers of connections with new output run, and readers that have room again."""
+        for each in self.before_flush:
+            each()
         dirty = self._dirty
         if dirty:
             for connection in dirty:

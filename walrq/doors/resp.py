@@ -30,6 +30,7 @@ async def run(entrance: Entrance, *, task_status: trio.TaskStatus[None] = trio.T
         front = node.front
         if isinstance(front, Reactor):
             reactor = front
+            reactor.before_flush.append(door.merger.flush)
 
             def add(sock: socket.socket, peer: str) -> None:
                 reactor.add(sock, peer, lambda *facts: SocketPort(door, *facts))
@@ -37,6 +38,8 @@ async def run(entrance: Entrance, *, task_status: trio.TaskStatus[None] = trio.T
             count: Any = reactor.__len__
         else:
             streams = RespFront(door)
+            streams.shake = None if node.tls is None else node.tls.shake
+            streams.before_flush.append(door.merger.flush)
             await nursery.start(streams.run)
 
             def add(sock: socket.socket, peer: str) -> None:

@@ -22,6 +22,7 @@ from walrq.daemon.pollers import PollCall, to_failed
 from walrq.daemon.stream_front import Served, StreamFront
 from walrq.doors.gate import Gate
 from walrq.doors.resp_feed import Feed
+from walrq.doors.resp_merging import Merger
 from walrq.errors import Code, NotReady, WalrqError
 from walrq.limits import (
     FRAME_STALL_S_MAX,
@@ -72,6 +73,7 @@ class RespDoor:
         self._cursors: OrderedDict[int, str] = OrderedDict()
         self._last_cursor = 0
         self.feed = Feed(node.broker)
+        self.merger = Merger(gate.submit, node.broker.undo, gate.give_back)
         self._rewrites: deque[Callable[[api.Reply], None]] = deque()
         self._rewrite_wanted = trio.Event()
         self._left = trio.Event()
@@ -169,6 +171,8 @@ class RespPort:
         waiting: its parked polls.
         bytes_in_flight: of requests not answered yet.
         unsent: reply bytes made and not taken by the kernel yet.
+        group: the last of the door's merged requests that has something of this connection.
+        partial: bytes held of commands that are not complete or have not begun.
     """
 
     __slots__ = (
@@ -187,7 +191,9 @@ class RespPort:
         "bytes_in_flight",
         "client_ended",
         "ending",
+        "group",
         "open",
+        "partial",
         "peer",
         "unsent",
         "waiting",
@@ -207,6 +213,8 @@ class RespPort:
         self.waiting: set[PollCall] = set()
         self.bytes_in_flight = 0
         self.unsent = 0
+        self.group = 0
+        self.partial = 0
         self._in_flight = 0
         self._chunks: deque[bytes] = deque()
         self._rest = _EMPTY
@@ -292,6 +300,12 @@ class RespPort:
             self._door.feed.join(self)
             self.reply(id, api.Done(), size)
         else:
+            merger = self._door.merger
+            if merger.add(self, id, request, size):
+                return
+            if self.group > merger.flushed:
+                # What this connection asked before goes first.
+                merger.flush()
             if kind is api.Poll and request.wait_ms:
                 self._since[id] = self._door.broker.now_ms()
             self._door.gate.submit(self, Incoming(id, None, None, request, size))
@@ -316,12 +330,6 @@ class RespPort:
 
     # --- the front's side: bytes in -----------------------------------------------------------------------
     @property
-    def partial(self) -> int:
-        """Bytes held of commands that are not complete or have not begun."""
-        connection = self._connection
-        return connection.partial + (connection.held_bytes if connection.held else 0)
-
-    @property
     def reading(self) -> bool:
         """Whether more input is wanted."""
         connection = self._connection
@@ -330,17 +338,20 @@ class RespPort:
             and not connection.is_over
             and self._in_flight - len(self.waiting) < IN_FLIGHT_PER_CONNECTION_MAX
             and self.bytes_in_flight < IN_FLIGHT_BYTES_PER_CONNECTION_MAX
-            and not self.congested
+            and self.unsent + connection.output_bytes <= SEND_BUFFER_BYTES_MAX
             and not (connection.held and connection.held_bytes > RESP_HELD_BYTES_MAX)
         )
 
     def receive(self, data: bytes, now_ms: int) -> None:
         """Handle what the client sent."""
-        self._door.gate.begin_turn()
+        self._door.broker.begin_turn()
         connection = self._connection
         connection.receive(data)
         self._submit_all()
-        if connection.partial:
+        self.partial = partial = connection.partial
+        if connection.held:
+            self.partial += connection.held_bytes
+        if partial:
             self._partial_since_ms = now_ms
         elif self._partial_since_ms is not None:
             self._partial_since_ms = None

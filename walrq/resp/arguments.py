@@ -30,6 +30,9 @@ _SHOWN: Final = 40
 # Emptied when full: at most 2 MiB.
 _NAMES_KEPT_MAX: Final = 4_096
 _names: dict[bytes, str] = {}
+# Workers say the same few all day.
+_VISIBILITIES_KEPT_MAX: Final = 256
+_visibilities: dict[bytes, int] = {}
 
 
 def shown(word: bytes) -> str:
@@ -89,6 +92,9 @@ def delay_ms(word: bytes) -> int:
 
 def visibility_ms(word: bytes) -> int:
     """How long a lease lasts, in seconds, 1 ms to 12 h."""
+    known = _visibilities.get(word)
+    if known is not None:
+        return known
     seconds = _seconds(word, "visibility")
     if not VISIBILITY_MS_MIN <= seconds * 1000 <= VISIBILITY_MS_MAX:
         raise InvalidArgument(
@@ -96,7 +102,10 @@ def visibility_ms(word: bytes) -> int:
             f" {VISIBILITY_MS_MAX // 1000} s (12 h)",
             field="visibility",
         )
-    return round(seconds * 1000)
+    if len(_visibilities) >= _VISIBILITIES_KEPT_MAX:
+        _visibilities.clear()
+    _visibilities[word] = found = round(seconds * 1000)
+    return found
 
 
 def extension_ms(word: bytes) -> int:
