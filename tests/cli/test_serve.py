@@ -45,20 +45,40 @@ def test_settings_come_from_a_file_too(tmp_path: Path) -> None:
     assert (0, "from-file") == (serving.returncode, ready["node"])
 
 
-def test_an_open_door_is_warned_of(tmp_path: Path) -> None:
-    """Nobody is asked who he is: an address that others reach is said to be one, on loopback nothing is."""
+def test_an_open_door_has_to_be_wanted(tmp_path: Path) -> None:
+    """Nobody is asked who he is at an address that others reach: one line, status 78, nothing left behind; with
+    --insecure a warning; with a password neither."""
     shell = make_shell(tmp_path, None)
+    refused = shell.walrq("serve", "--data-dir", "no", "--listen", "0.0.0.0:0")
+    assert 78 == refused.returncode
+    (line,) = [line for line in refused.stderr.splitlines() if b"fatal" in line]
+    assert b"CONFIG_INVALID" in line
+    assert b"--insecure" in line
+    assert not (tmp_path / "no").exists()
+
+    password = tmp_path / "password"
+    password.write_text("correct horse")
+    password.chmod(0o600)
     logs = {}
-    for host in ("0.0.0.0", "127.0.0.1"):
-        with shell.popen("serve", "--data-dir", host, "--listen", f"{host}:0", "--log-format", "human") as serving:
+    for host, more in (
+        ("0.0.0.0", ("--insecure",)),
+        ("127.0.0.1", ()),
+        ("0.0.0.0", ("--requirepass-file", str(password))),
+    ):
+        name = "-".join((host, *more)).replace("/", "-")
+        with shell.popen(
+            "serve", "--data-dir", name, "--listen", f"{host}:0", "--log-format", "human", *more
+        ) as serving:
             assert serving.stdout is not None
             assert b"ready" in serving.stdout.readline()
             serving.send_signal(signal.SIGTERM)
-            _, logs[host] = serving.communicate()
+            _, logs[host, bool(more and more[0] == "--insecure")] = serving.communicate()
         assert 0 == serving.returncode
 
-    assert b"there is no authentication" in logs["0.0.0.0"]
-    assert b"no authentication" not in logs["127.0.0.1"]
+    assert b"open_door" in logs["0.0.0.0", True]
+    assert b"_door" not in logs["127.0.0.1", False]
+    assert b"open_door" not in logs["0.0.0.0", False]
+    assert b"clear_door" in logs["0.0.0.0", False]
 
 
 def test_the_banner_stands_for_the_log_line(tmp_path: Path) -> None:

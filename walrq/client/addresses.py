@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import ssl
 
 from walrq.client.config import URL_VARIABLE, Endpoint
 from walrq.client.failures import ServerUnreachable
@@ -29,6 +30,28 @@ def tune(raw: socket.socket, keep_alive_s: float) -> None:
             raw.setsockopt(socket.IPPROTO_TCP, option, number)
 
 
+# What a socket without waiting says when it would have to wait.
+NOT_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+def shake(sock: socket.socket, context: ssl.SSLContext, host: str) -> ssl.SSLSocket:
+    """The socket once both ends have shaken hands, within its time-out; it is closed when that fails."""
+    try:
+        return context.wrap_socket(sock, server_hostname=host)
+    except OSError:
+        sock.close()
+        raise
+
+
+def left_in(sock: socket.socket) -> bytes:
+    """What TLS has decrypted already: no selector tells of it."""
+    found = b""
+    assert isinstance(sock, ssl.SSLSocket)
+    while sock.pending():
+        found += sock.recv(sock.pending())
+    return found
+
+
 def explain(endpoint: Endpoint, cause: BaseException | None, refused: WalrqError | None) -> WalrqError:
     """Why no usable connection to `endpoint` came about, in one sentence that says what to do.
 
@@ -46,6 +69,11 @@ def explain(endpoint: Endpoint, cause: BaseException | None, refused: WalrqError
         return NotLeader(f"no leader found at {endpoint}: {refused.text}", **refused.details)
     if refused is not None:
         return refused
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return ServerUnreachable(
+            f"the server at {endpoint} cannot prove who it is: {cause.verify_message}; tls_ca (WALRQ_TLS_CA) names the"
+            " authority that signed its certificate"
+        )
     if isinstance(cause, TimeoutError):
         reason = "no answer in time; is the port right?"
     elif isinstance(cause, OSError) and (cause.strerror or cause.args):

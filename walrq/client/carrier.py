@@ -26,7 +26,7 @@ import anyio.abc
 from walrq import api
 from walrq.client import operations as op
 from walrq.client.addresses import explain, tune
-from walrq.client.config import ClientConfig, Endpoint
+from walrq.client.config import ClientConfig, Endpoint, context_of, with_surroundings
 from walrq.client.exchange import Call, Exchange, Link
 from walrq.client.journal import Journal, reason_of
 from walrq.client.merging import Lane, Merger, Share
@@ -49,7 +49,8 @@ class Carrier:
     """One connection that is kept up, and the calls on it."""
 
     def __init__(self, nodes: Nodes, config: ClientConfig) -> None:
-        self.config = config
+        self.config = config = with_surroundings(config)
+        self._tls = context_of(config)
         self._rng = random.Random()
         self._route = Route(nodes, config, self._rng)
         self.exchange = Exchange(config, self._rng, route=self._route)
@@ -165,13 +166,13 @@ class Carrier:
         usable = False
         try:
             with anyio.fail_after(self._route.patience_s) as patience:
-                async with await anyio.connect_tcp(endpoint.host, endpoint.port) as stream:
+                async with await self._dial(endpoint) as stream:
                     raw = stream.extra(anyio.abc.SocketAttribute.raw_socket)
                     tune(raw, self.config.keep_alive_s)
                     # asyncio's own socket object lets nobody send past its transport; there the writer does
                     # it all.
                     own: object = raw
-                    self._raw = own if isinstance(own, socket.socket) else None
+                    self._raw = own if isinstance(own, socket.socket) and self._tls is None else None
                     self._writer_idle, self._unsent = False, b""
                     exchange.connecting()
                     self._stream = stream
@@ -197,6 +198,20 @@ class Carrier:
             self._journal.lost(endpoint, reason_of(cause), under_way, now)
         self._journal.speak()
         return failure
+
+    async def _dial(self, endpoint: Endpoint) -> anyio.abc.ByteStream:
+        if self._tls is None:
+            return await anyio.connect_tcp(endpoint.host, endpoint.port)
+        try:
+            return await anyio.connect_tcp(
+                endpoint.host,
+                endpoint.port,
+                ssl_context=self._tls,
+                tls_hostname=endpoint.host,
+                tls_standard_compatible=False,
+            )
+        except (anyio.EndOfStream, anyio.BrokenResourceError) as error:
+            raise ConnectionResetError("the connection was closed during the TLS handshake") from error
 
     async def _read(self, stream: anyio.abc.ByteStream, patience: anyio.CancelScope) -> tuple[bool, Exception | None]:
         """Feed the exchange until the connection ends: whether it ever was usable, and what ended it."""

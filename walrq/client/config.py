@@ -1,7 +1,8 @@
 """Where a client connects and how patient it is.
 
-Pure: parses and checks, opens nothing. A value comes from, later ones winning: the default, the `ClientConfig` that
-the program made, the address's query (`?timeout_s=5`), the keyword given to `connect`.
+Parses and checks; what the environment and files say is read where a client is made. A value comes from, later ones
+winning: the default, the `ClientConfig` that the program made, the address's query (`?timeout_s=5`), the keyword given
+to `connect`.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import difflib
 import math
 import os
 import socket
+import ssl
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import attrs
 
@@ -23,12 +25,17 @@ from walrq.limits import (
     CLIENT_TIMEOUT_S_DEFAULT,
     CLIENT_WINDOW_DEFAULT,
     DEFAULT_PORT,
+    TOKEN_BYTES_MAX,
     WORKER_NAME_BYTES_MAX,
 )
 
 SCHEME: Final = "walrq"
+TLS_SCHEME: Final = "walrqs"
 DEFAULT_URL: Final = f"{SCHEME}://127.0.0.1:{DEFAULT_PORT}"
 URL_VARIABLE: Final = "WALRQ_SERVER"
+TOKEN_VARIABLE: Final = "WALRQ_TOKEN"
+TOKEN_FILE_VARIABLE: Final = "WALRQ_TOKEN_FILE"
+TLS_CA_VARIABLE: Final = "WALRQ_TLS_CA"
 RETRY_FACTOR_MAX: Final = 100
 
 
@@ -76,6 +83,17 @@ def _worker_name(_: object, field: attrs.Attribute[str | None], name: str | None
         raise ConfigError(f"{field.name} is longer than {WORKER_NAME_BYTES_MAX} bytes", setting=field.name)
 
 
+def _token(_: object, field: attrs.Attribute[str | None], given: object) -> None:
+    # Never in the text of an error.
+    if given is not None and (not isinstance(given, str) or not given or len(given.encode()) > TOKEN_BYTES_MAX):
+        raise ConfigError(f"{field.name} must be text of 1 to {TOKEN_BYTES_MAX} bytes, or None", setting=field.name)
+
+
+def _file(_: object, field: attrs.Attribute[str | None], given: object) -> None:
+    if given is not None and (not isinstance(given, str) or not given):
+        raise ConfigError(f"{field.name} is {given!r}, it must be the name of a file, or None", setting=field.name)
+
+
 def default_worker() -> str:
     """`host:pid` of this process, as long as the wire allows."""
     host = socket.gethostname().encode()[: WORKER_NAME_BYTES_MAX - 16].decode(errors="ignore")
@@ -112,6 +130,12 @@ class ClientConfig:
         keep_alive_s: a silent connection is probed this often; one that leaves two probes unanswered is
             replaced.
         worker: name of this client in death reports, host name and process id unless given; None = no name.
+        token: says who this client is, to a server that asks; None = `WALRQ_TOKEN`, else what the file
+            `WALRQ_TOKEN_FILE` holds, if there is one. In an address it stands before an `@`.
+        tls: encrypt, and let the server prove who it is; `walrqs://` in an address says so too.
+        tls_ca: file (PEM) with the authority that signed the server's certificate; None = `WALRQ_TLS_CA`, else one that
+            the system knows.
+        tls_cert, tls_key: files (PEM) with a certificate of this client's own, for a server that asks for one.
         clock: what leases are counted on; `walrq.testing` has one that tests move.
     """
 
@@ -128,6 +152,13 @@ class ClientConfig:
     node_timeout_s: float = attrs.field(default=0.5, validator=_positive)
     keep_alive_s: float = attrs.field(default=10.0, validator=_positive)
     worker: str | None = attrs.field(factory=default_worker, validator=_worker_name)
+    token: str | None = attrs.field(default=None, repr=False, validator=_token)
+    tls: bool = attrs.field(default=False, validator=_flag)
+    tls_ca: str | None = attrs.field(default=None, validator=_file)
+    tls_cert: str | None = attrs.field(default=None, validator=_file)
+    tls_key: str | None = attrs.field(default=None, validator=_file)
+    # Made of these by who connects, unless it was made already; a node that forwards brings its own.
+    tls_context: ssl.SSLContext | None = attrs.field(default=None, repr=False, eq=False)
     clock: Clock = attrs.field(default=SYSTEM, repr=False, eq=False)
 
     def backoff_s(self, tries: int) -> float:
@@ -166,13 +197,16 @@ def parse_url(url: str | Sequence[str] | None = None) -> tuple[Endpoint, ...]:
 
 
 def parse_target(url: str | Sequence[str] | None = None) -> Target:
-    """Nodes and settings in `walrq://host:port[,host2:port2][/?name=value&...]`, or in a list of such addresses.
+    """Nodes and settings in `walrq://[token@]host:port[,host2:port2][/?name=value&...]`, or in a list of those.
+
+    `walrqs://` is the same with TLS. What stands before the `@` is a token, or user and token: the user's name counts
+    nothing. What a URL does not let stand there is percent-encoded.
 
     None means the variable `WALRQ_SERVER`, else `walrq://127.0.0.1:50051`. The scheme and the port may be
     left out.
 
     Raises:
-        ConfigError: another scheme, a path, a user, a port that is no number from 1 to 65535, or a setting that a
+        ConfigError: another scheme, a path, a port that is no number from 1 to 65535, or a setting that a
             client does not have. The text never repeats what stands before an `@`, nor an unknown setting's value.
     """
     if url is None:
@@ -183,17 +217,27 @@ def parse_target(url: str | Sequence[str] | None = None) -> Target:
     shown = _without_secrets(url)
     address, _, query = url.partition("?")
     scheme, separator, rest = address.partition("://")
-    if separator and scheme != SCHEME:
-        raise ConfigError(f"the server address {shown!r} starts with {scheme}://, expected {SCHEME}://host:port")
-    hosts = (rest if separator else address).rstrip("/")
-    if "@" in hosts:
-        raise ConfigError(f"the server address {shown!r} names a user: leave out what stands before the @")
+    if separator and scheme not in (SCHEME, TLS_SCHEME):
+        raise ConfigError(
+            f"the server address {shown!r} starts with {scheme if '@' not in scheme else HIDDEN}://, expected"
+            f" {SCHEME}://host:port or {TLS_SCHEME}://host:port"
+        )
+    user, at, hosts = (rest if separator else address).rstrip("/").rpartition("@")
+    if "@" in query or "@" in user or (at and not user.partition(":")[2 if ":" in user else 0]):
+        raise ConfigError(
+            f"the server address {shown!r} has an @ that does not stand behind a token; in a token write %40 for it"
+        )
     if not hosts or any(character in hosts for character in "/# "):
         raise ConfigError(
             f"the server address {shown!r} is not of the form {SCHEME}://host:port[,host2:port2][/?timeout_s=5]"
         )
     endpoints = tuple(dict.fromkeys([_endpoint(part, shown) for part in hosts.split(",")]))
-    return Target(endpoints, _settings(query, shown) if query else {})
+    settings = _settings(query, shown) if query else {}
+    if scheme == TLS_SCHEME and separator:
+        settings["tls"] = True
+    if at:
+        settings["token"] = unquote(user.partition(":")[2] or user)
+    return Target(endpoints, settings)
 
 
 def _joined(targets: Sequence[Target]) -> Target:
@@ -204,11 +248,20 @@ def _joined(targets: Sequence[Target]) -> Target:
     for target in targets:
         for name, given in target.settings.items():
             if settings.setdefault(name, given) != given:
+                if name == "token":
+                    raise ConfigError("the server addresses have different tokens", setting=name)
                 raise ConfigError(f"the server addresses set {name} to {settings[name]!r} and {given!r}", setting=name)
     return Target(tuple(dict.fromkeys(endpoint for target in targets for endpoint in target.endpoints)), settings)
 
 
 HIDDEN: Final = "***"
+
+
+def without_token(url: str) -> str:
+    """An address for people to read: what stands before an `@` is hidden, its query is kept."""
+    query = url.partition("?")[2]
+    shown = _without_secrets(url)
+    return f"{shown}?{query}" if query and shown != HIDDEN else shown
 
 
 def _without_secrets(url: str) -> str:
@@ -295,7 +348,58 @@ def resolve(
     return target.endpoints, configure(config, {**target.settings, **changes})
 
 
-# What an address may set, and as which type: everything but the clock, which is an object.
+def with_surroundings(config: ClientConfig) -> ClientConfig:
+    """`config`, with the token and the authority that the environment names where it has none. Reads files.
+
+    Raises:
+        ConfigError: a file that is named cannot be read.
+    """
+    found: dict[str, Any] = {}
+    if config.token is None:
+        said, file = os.environ.get(TOKEN_VARIABLE), os.environ.get(TOKEN_FILE_VARIABLE)
+        if said or file:
+            found["token"] = said.strip() if said else _read_token(file or "")
+    if config.tls and config.tls_ca is None and os.environ.get(TLS_CA_VARIABLE):
+        found["tls_ca"] = os.environ[TLS_CA_VARIABLE]
+    return attrs.evolve(config, **found) if found else config
+
+
+def _read_token(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read(2 * TOKEN_BYTES_MAX).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ConfigError(
+            f"the token file {path} ({TOKEN_FILE_VARIABLE}) cannot be read: {reason}", setting="token"
+        ) from None
+
+
+def context_of(config: ClientConfig) -> ssl.SSLContext | None:
+    """What TLS connections of this client are made with; None: it uses none. Reads files.
+
+    Raises:
+        ConfigError: a file cannot be read or does not fit.
+    """
+    if not config.tls:
+        return None
+    if config.tls_context is not None:
+        return config.tls_context
+    try:
+        context = ssl.create_default_context(cafile=config.tls_ca)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"tls_ca {config.tls_ca!r} holds no certificate: {error}", setting="tls_ca") from None
+    if config.tls_cert is not None:
+        try:
+            context.load_cert_chain(config.tls_cert, config.tls_key)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(
+                f"tls_cert {config.tls_cert!r} and tls_key {config.tls_key!r} are no pair: {error}", setting="tls_cert"
+            ) from None
+    return context
+
+
+# What an address may set in its query, and as which type: everything but objects, and the token, which has its place.
 URL_SETTINGS: Final[Mapping[str, type]] = {
     "session": bool,
     "pool": int,
@@ -310,4 +414,7 @@ URL_SETTINGS: Final[Mapping[str, type]] = {
     "node_timeout_s": float,
     "keep_alive_s": float,
     "worker": str,
+    "tls_ca": str,
+    "tls_cert": str,
+    "tls_key": str,
 }

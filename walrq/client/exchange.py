@@ -391,7 +391,9 @@ class Exchange:
 
     def connecting(self) -> None:
         """A new connection exists; its Hello is in the output."""
-        self._connection = ClientConnection(Hello(client=self.client_name, session=self.session))
+        self._connection = ClientConnection(
+            Hello(client=self.client_name, token=self.config.token, session=self.session)
+        )
         self.link = Link.GREETING
 
     def receive(self, data: bytes, now: float) -> list[Call]:

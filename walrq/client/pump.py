@@ -26,8 +26,8 @@ from typing import Final, NoReturn, Protocol, TypeVar
 
 from walrq import api
 from walrq.client import operations as op
-from walrq.client.addresses import explain, tune
-from walrq.client.config import ClientConfig, Endpoint
+from walrq.client.addresses import NOT_NOW, explain, left_in, shake, tune
+from walrq.client.config import ClientConfig, Endpoint, context_of, with_surroundings
 from walrq.client.exchange import Call, Exchange, Link
 from walrq.client.failures import unpicklable
 from walrq.client.journal import Journal, reason_of
@@ -60,7 +60,8 @@ class Pump:
     def __init__(self, endpoints: Nodes | Sequence[Endpoint], config: ClientConfig) -> None:
         """Nothing is connected yet: see `open`."""
         self._nodes = endpoints if isinstance(endpoints, Nodes) else Nodes(tuple(endpoints))
-        self.config = config
+        self.config = config = with_surroundings(config)
+        self._tls = context_of(config)
         self._look_up_s = min(LOOK_UP_S, config.node_timeout_s / 2)
         # Called around every wait with the lock held: it may raise, and must not call the client.
         self.on_turn: Callable[[], None] | None = None
@@ -340,7 +341,9 @@ class Pump:
         assert sock is not None
         try:
             data = sock.recv(RECEIVE_BYTES)
-        except (BlockingIOError, InterruptedError):
+            if self._tls is not None:
+                data += left_in(sock)
+        except NOT_NOW:
             return  # it was ready for sending only
         except OSError as error:
             self._lost(error)
@@ -383,7 +386,7 @@ class Pump:
             return
         try:
             sent = sock.send(data)
-        except (BlockingIOError, InterruptedError):
+        except NOT_NOW:
             sent = 0
         except OSError as error:
             self._lost(error)
@@ -403,6 +406,8 @@ class Pump:
         self._lock.release()
         try:
             sock = socket.create_connection((endpoint.host, endpoint.port), patience_s)
+            if self._tls is not None:
+                sock = shake(sock, self._tls, endpoint.host)
         except OSError as error:
             failure: OSError | None = error
         else:

@@ -12,6 +12,7 @@ only after nothing in it was alive, so what is still held was not reclaimed.
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,11 +22,13 @@ import attrs
 import trio
 
 from walrq.api import Columns, Delivered, Page, Peeked, Polled
-from walrq.errors import CorruptRecord, Reclaimed
+from walrq.errors import CorruptRecord, MessageTooLarge, Reclaimed
 from walrq.ids import make_receipt, task_receipt
 from walrq.limits import POLL_BYTES_MAX
 from walrq.queues.commands import Target
 from walrq.queues.effects import Grant, Granted, Seen
+
+_UINT32: Final = struct.Struct("<I")
 
 
 class Bodies(Protocol):
@@ -46,6 +49,23 @@ class Bodies(Protocol):
     def may_be_live(self, index: int) -> bool:
         """Whether a message pushed by this entry may be there still; False is certain. Any thread."""
         ...
+
+
+def check_sizes(columns: Columns, most: int) -> None:
+    """Refuse a batch with a payload beyond what its queue takes.
+
+    Raises:
+        MessageTooLarge: naming the first payload beyond `most` bytes.
+    """
+    start = 0
+    for position, (end,) in enumerate(_UINT32.iter_unpack(columns.ends)):
+        if end - start > most:
+            raise MessageTooLarge(
+                f"message {position} has {end - start} bytes, this queue allows {most}",
+                limit=most,
+                position=position,
+            )
+        start = end
 
 
 LookUp: TypeAlias = Callable[[int, int], Columns]

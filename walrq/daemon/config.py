@@ -25,6 +25,7 @@ import attrs
 
 from walrq import limits
 from walrq.errors import ConfigError
+from walrq.locks import files
 from walrq.logs import LEVELS
 from walrq.storage.config import FsyncPolicy, parse_fsync_policy
 from walrq.storage.segment import SEGMENT_BYTES_LIMIT
@@ -167,24 +168,21 @@ def _password(value: Any) -> str:
     return text
 
 
+def _token(value: Any) -> str:
+    text = _text(value)
+    least, most = limits.TOKEN_SECRET_BYTES_MIN, limits.TOKEN_BYTES_MAX
+    if not least <= len(text.encode()) <= most:
+        raise ValueError(f"has {len(text.encode())} bytes, allowed are {least} to {most}")
+    return text
+
+
 def read_secret(path: str) -> str:
-    """The secret in a file, without the white space around it. Blocking.
+    """The cluster's secret in a file. Blocking.
 
     Raises:
-        ConfigError: it cannot be read, or is too short or too long.
+        ConfigError: as `locks.files.read_secret`.
     """
-    try:
-        with open(path, "rb") as file:
-            data = file.read(2 * limits.PEER_SECRET_BYTES_MAX)
-        return _secret(data.decode().strip())
-    except OSError as error:
-        raise ConfigError(
-            f"cluster_secret_file {path} cannot be read: {error.strerror}", setting="cluster_secret_file"
-        ) from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"cluster_secret_file {path} is not text", setting="cluster_secret_file") from None
-    except ValueError as error:
-        raise ConfigError(f"cluster_secret_file {path}: the secret {error}", setting="cluster_secret_file") from None
+    return files.read_secret(path, "cluster_secret_file", limits.PEER_SECRET_BYTES_MIN, limits.PEER_SECRET_BYTES_MAX)
 
 
 def _fsync(value: Any) -> FsyncPolicy:
@@ -291,6 +289,15 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "bootstrap": _bootstrap,
     "join": _addresses,
     "requirepass": _password,
+    "requirepass_file": _path,
+    "admin_token": _token,
+    "admin_token_file": _path,
+    "insecure": _flag,
+    "open_metrics": _flag,
+    "tls_cert": _path,
+    "tls_key": _path,
+    "tls_ca": _path,
+    "tls_client_ca": _path,
     "cluster_secret": _secret,
     "cluster_secret_file": _path,
     "peer_tls_cert": _path,
@@ -365,7 +372,14 @@ class Config:
         advertise: "host:port" at which they reach it; None = `peer_listen`.
         bootstrap: the first members of a new cluster, (node id, address) each; () = none is begun.
         join: addresses of members that a new node asks to take it in; () = none.
-        requirepass: what Redis clients must say (AUTH) before anything else; None = nothing.
+        requirepass, requirepass_file: a password that opens every door for everything (AUTH of Redis clients), or the
+            file it is in.
+        admin_token, admin_token_file: a token that may do everything, other tokens included, or the file it is in.
+        insecure: open doors beyond loopback also where nobody is asked who he is.
+        open_metrics: /metrics is for everybody.
+        tls_cert, tls_key: files (PEM) for TLS on every door; both or none.
+        tls_ca: who signed the certificates of the other nodes' doors; None = the system knows.
+        tls_client_ca: who signs the certificates that clients need then; None = they need none.
         cluster_secret, cluster_secret_file: what all nodes of a cluster know, or the file it is in.
         peer_tls_cert, peer_tls_key, peer_tls_ca: files (PEM) for mutual TLS between nodes; all or none.
         trace_to: folder for a line of each step of consensus, in a file of this node's; None = nothing is traced.
@@ -400,6 +414,15 @@ class Config:
     bootstrap: tuple[tuple[str, str], ...] = ()
     join: tuple[str, ...] = ()
     requirepass: str | None = attrs.field(default=None, repr=False)
+    requirepass_file: str | None = None
+    admin_token: str | None = attrs.field(default=None, repr=False)
+    admin_token_file: str | None = None
+    insecure: bool = False
+    open_metrics: bool = False
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_ca: str | None = None
+    tls_client_ca: str | None = None
     cluster_secret: str | None = attrs.field(default=None, repr=False)
     cluster_secret_file: str | None = None
     peer_tls_cert: str | None = None
@@ -451,11 +474,19 @@ class Config:
             raise self._wrong("bootstrap", f"needs node_id: which of {_names(self.bootstrap)} is this node?")
         if self.bootstrap and self.node_id not in dict(self.bootstrap):
             raise self._wrong("bootstrap", f"names {_names(self.bootstrap)}, and not this node, {self.node_id}")
-        if self.cluster_secret is not None and self.cluster_secret_file is not None:
-            # Who sets one nearer to the start means that one: the variable of a container, and not the file's line.
-            ranks = [self._rank(name) for name in ("cluster_secret", "cluster_secret_file")]
-            if ranks[0] == ranks[1]:
-                raise self._wrong("cluster_secret", "and cluster_secret_file exclude each other")
+        for name in _SECRET:
+            if getattr(self, name) is not None and getattr(self, f"{name}_file") is not None:
+                # Who sets one nearer to the start means that one: the variable of a container, and not the file's line.
+                if self._rank(name) == self._rank(f"{name}_file"):
+                    raise self._wrong(name, f"and {name}_file exclude each other")
+        for name, other in (
+            ("tls_cert", "tls_key"),
+            ("tls_key", "tls_cert"),
+            ("tls_client_ca", "tls_cert"),
+            ("tls_ca", "tls_cert"),
+        ):
+            if getattr(self, name) is not None and getattr(self, other) is None:
+                raise self._wrong(name, f"needs {other}")
         missing = [name for name in _TLS if getattr(self, name) is None]
         if missing and len(missing) < len(_TLS):
             given = next(name for name in _TLS if name not in missing)
@@ -512,6 +543,37 @@ class Config:
             " FILE), or WALRQ_CLUSTER_SECRET",
             setting="cluster_secret_file",
         )
+
+    def keys(self) -> list[tuple[str, str]]:
+        """(name, secret) of each secret that opens every door. Blocking: they may be in files.
+
+        Raises:
+            ConfigError: a file cannot be used.
+        """
+        found = []
+        for name, user, least in (
+            ("requirepass", "default", 1),
+            ("admin_token", "admin", limits.TOKEN_SECRET_BYTES_MIN),
+        ):
+            said, file = getattr(self, name), getattr(self, f"{name}_file")
+            if said is not None and self._rank(name) >= self._rank(f"{name}_file"):
+                found.append((user, said))
+            elif file is not None:
+                found.append((user, files.read_secret(file, f"{name}_file", least)))
+        return found
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether there is a secret that opens every door."""
+        return any(
+            getattr(self, name) is not None
+            for name in ("requirepass", "requirepass_file", "admin_token", "admin_token_file")
+        )
+
+    @property
+    def shown_secrets(self) -> list[str]:
+        """Secrets that were given as flags, which everybody sees in the list of processes."""
+        return [name for name in _SECRET if self.origins.get(name, "default").startswith("--")]
 
     def reloaded(self) -> Config:
         """The settings as the same flags, variables and file give them now; only the file can have changed.
@@ -575,7 +637,7 @@ class Config:
 
 
 SECRET_SHOWN: Final = "(secret)"
-_SECRET: Final = ("cluster_secret", "requirepass")
+_SECRET: Final = ("cluster_secret", "requirepass", "admin_token")
 
 
 def _names(members: tuple[tuple[str, str], ...]) -> str:

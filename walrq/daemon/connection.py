@@ -21,11 +21,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from walrq import api
 from walrq.daemon.broker import Broker
-from walrq.daemon.pollers import PollCall
+from walrq.daemon.pollers import PollCall, to_failed
 from walrq.errors import Code, Overloaded, WalrqError
 from walrq.limits import (
     FRAME_STALL_S_MAX,
@@ -35,6 +35,7 @@ from walrq.limits import (
     SEND_BUFFER_BYTES_MAX,
     SEND_STALL_S_MAX,
 )
+from walrq.locks.doorman import BEHALF, Doorman, Guard
 from walrq.protocol.handshake import Hello, Welcome
 from walrq.protocol.requests import Incoming
 from walrq.protocol.server import Closed, HelloReceived, ServerConnection, ServerState
@@ -85,7 +86,9 @@ class Connection:
     """See the module. The broker's `Port`.
 
     Attributes:
+        door: the name of its door, for logs.
         peer: the other end's address, for logs.
+        guard: asked before each request; None where nobody is asked who he is.
         session: the session its requests belong to: the protocol's, kept here because every request asks.
         bytes_in_flight: frame bytes of requests not answered yet.
         partial: bytes held of a frame that is not complete yet.
@@ -105,9 +108,11 @@ class Connection:
         "_stalled_since_ms",
         "_submit",
         "_undelivered",
+        "_welcome",
         "bytes_in_flight",
         "client_ended",
         "ending",
+        "guard",
         "open",
         "partial",
         "peer",
@@ -117,6 +122,8 @@ class Connection:
         "waiting",
         "watched",
     )
+
+    door: ClassVar[str] = "cbor"
 
     def __init__(
         self,
@@ -129,11 +136,14 @@ class Connection:
         protocol: type[ServerConnection] = ServerConnection,
     ) -> None:
         """`protocol`: what its frames are written in."""
-        self._protocol = protocol(welcome=welcome)
+        self._protocol = protocol(welcome=self._judge)
+        self._welcome = welcome
         self._broker = broker
         self._submit: Callable[[Connection, Incoming], None] = broker.submit
         self._on_output = on_output
         self.peer = peer
+        # Who asks for it; None where nobody is asked who he is.
+        self.guard: Guard | None = None
         self.session: int | None = None
         self.open = True
         self.takes_leases = True
@@ -159,6 +169,32 @@ class Connection:
         self.watched = True
         broker.opened(self)
 
+    def _judge(self, hello: Hello) -> Welcome | api.Failed:
+        """Who says this Hello decides, once, whether his requests are looked at."""
+        doorman: Doorman | None = self._broker.doorman
+        if doorman is not None:
+            try:
+                self.guard = doorman.greet(hello.token, hello.features.get(BEHALF), self.peer, self.door)
+            except WalrqError as error:
+                return to_failed(error)
+        return self._welcome(hello)
+
+    def _submit_guarded(self, guard: Guard, incoming: Incoming) -> None:
+        """A request of somebody who may not ask everything."""
+        session = None if incoming.sequence is None else self.session
+        try:
+            guard.admit(incoming.request, incoming.size, session)
+        except WalrqError as error:
+            guard.enter()
+            self.reply(incoming.id, to_failed(error), incoming.size)
+        else:
+            self._submit(self, incoming)
+
+    def revoked(self, why: str) -> None:
+        """Its token is gone: parked polls end, what else is in flight is answered, then it is over."""
+        self.go_away(Code.UNAUTHENTICATED, why)
+        self.end()
+
     # --- the broker's side --------------------------------------------------------------------------------
     @property
     def congested(self) -> bool:
@@ -168,6 +204,9 @@ class Connection:
     def reply(self, id: int, reply: api.Reply, size: int) -> None:
         """Answer request `id`; its bytes leave when the front sends next."""
         self.bytes_in_flight -= size
+        guard = self.guard
+        if guard is not None:
+            guard.leave()
         if self.open:
             # A mistake of ours in a reply ends this connection, not the one who answers.
             try:
@@ -182,6 +221,8 @@ class Connection:
     def reply_lease(self, id: int, reply: api.Polled, size: int, targets: Sequence[Target]) -> None:
         """Answer a poll that has no session; `targets` are undone unless the kernel takes the reply whole."""
         self.bytes_in_flight -= size
+        if self.guard is not None:
+            self.guard.leave()
         try:
             self._protocol.reply(id, reply)
         except Exception as error:
@@ -219,13 +260,17 @@ class Connection:
     def receive(self, data: bytes, now_ms: int) -> None:
         """Handle what the client sent."""
         self._broker.begin_turn()
-        submit = self._submit
         events = self._protocol.receive(data)
+        submit = self._submit
+        guard = self.guard
         self.partial = self._protocol.frames.partial
         for event in events:
             if type(event) is Incoming:
                 self.bytes_in_flight += event.size
-                submit(self, event)
+                if guard is None:
+                    submit(self, event)
+                else:
+                    self._submit_guarded(guard, event)
             elif type(event) is HelloReceived:
                 self.session = self._protocol.session
                 self._deadline_ms = 0

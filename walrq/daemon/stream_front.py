@@ -7,8 +7,8 @@ caught here, once, and ends that connection only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol, TypeAlias
 
 import trio
 
@@ -27,6 +27,9 @@ _READ_BYTES: Final = 128 * 1024
 _SWEEP_S: Final = 1.0
 # Goodbye frames of a connection that is over.
 _LAST_SEND_S: Final = 1.0
+
+
+Shake: TypeAlias = Callable[[trio.SocketStream], Awaitable[trio.abc.Stream | None]]
 
 
 class Served(Carried, Protocol):
@@ -81,15 +84,33 @@ class StreamFront:
         self._sent = trio.Event()
         self._last_input_ms = 0
         self._nursery: trio.Nursery | None = None
+        # What comes before anything else on a stream, TLS: another stream, or None when nothing came of it.
+        self.shake: Shake | None = None
+        self._shaking = 0
         broker.on_flush.append(self.flush)
 
     def __len__(self) -> int:
-        return len(self._served)
+        return len(self._served) + self._shaking
 
     def add(self, stream: trio.abc.Stream, peer: str) -> None:
         """Serve a connected stream in the front's own nursery; `run` must be running."""
         assert self._nursery is not None, "run() first"
-        self._nursery.start_soon(self.serve, stream, peer)
+        if self.shake is None:
+            self._nursery.start_soon(self.serve, stream, peer)
+        else:
+            assert isinstance(stream, trio.SocketStream)
+            self._nursery.start_soon(self._shake_and_serve, stream, peer, self.shake)
+
+    async def _shake_and_serve(self, stream: trio.SocketStream, peer: str, shake: Shake) -> None:
+        self._shaking += 1
+        try:
+            shaken = await shake(stream)
+        finally:
+            self._shaking -= 1
+        if shaken is None:
+            log.info("connection_refused peer=%s: no TLS handshake", peer)
+        else:
+            await self.serve(shaken, peer)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve what `add` brings, until cancelled."""

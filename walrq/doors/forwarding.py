@@ -10,9 +10,11 @@ before the first request comes, and no task is started for one.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import attrs
 import trio
 
 from walrq import api
@@ -84,12 +86,32 @@ def no_leader() -> NotReady:
     return NotReady("no node leads at the moment, an election takes a second or two", retry_after_ms=1_000)
 
 
+def _no_secret() -> str | None:
+    return None
+
+
+def _no_tls() -> ssl.SSLContext | None:
+    return None
+
+
 class Forwarder:
     """See the module. One per node."""
 
-    def __init__(self, nodes: Callable[[], Sequence[api.NodeAt]]) -> None:
-        """`nodes` are the members whose native doors are known now."""
+    def __init__(
+        self,
+        nodes: Callable[[], Sequence[api.NodeAt]],
+        secret: Callable[[], str | None] = _no_secret,
+        tls: Callable[[], ssl.SSLContext | None] = _no_tls,
+    ) -> None:
+        """
+        Args:
+            nodes: the members whose native doors are known now.
+            secret: what this node says to them, so that they believe that it has asked who its clients are.
+            tls: what it connects to them with; None = in the clear.
+        """
         self._nodes = nodes
+        self._secret = secret
+        self._tls = tls
         self._carriers: list[Carrier] = []
         self._nursery: trio.Nursery | None = None
 
@@ -115,7 +137,9 @@ class Forwarder:
         if not endpoints:
             raise no_leader()
         assert self._nursery is not None, "run() first"
-        carrier = Carrier(Nodes(endpoints), _CONFIG)
+        tls = self._tls()
+        config = attrs.evolve(_CONFIG, token=self._secret(), tls=tls is not None, tls_context=tls)
+        carrier = Carrier(Nodes(endpoints), config)
         # Requests may be made from now on; they wait until it is connected.
         carrier.closed = False
         self._carriers.append(carrier)

@@ -57,7 +57,11 @@ async def run(
 ) -> None:
     """Serve these doors until `stopping` is set and each of them is done; `started` once all of them listen."""
     async with trio.open_nursery() as carrying:
-        forwarder = Forwarder(lambda: () if node.peers is None else node.peers.nodes())
+        forwarder = Forwarder(
+            lambda: () if node.peers is None else node.peers.nodes(),
+            node.doorman.lock.node_secret,
+            lambda: None if node.tls is None else node.tls.outgoing,
+        )
         await carrying.start(forwarder.run)
         gate = Gate(node.broker, forwarder)
         async with trio.open_nursery() as doors:

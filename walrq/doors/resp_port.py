@@ -8,7 +8,6 @@ Never: a command's meaning (`walrq.resp`), a task of its own.
 
 from __future__ import annotations
 
-import hmac
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ from walrq.daemon.stream_front import Served, StreamFront
 from walrq.doors.gate import Gate
 from walrq.doors.resp_feed import Feed
 from walrq.doors.resp_merging import Merger
-from walrq.errors import Code, NotReady, WalrqError
+from walrq.errors import Code, NotReady, Unauthenticated, WalrqError
 from walrq.limits import (
     FRAME_STALL_S_MAX,
     IN_FLIGHT_BYTES_PER_CONNECTION_MAX,
@@ -34,6 +33,7 @@ from walrq.limits import (
     SEND_BUFFER_BYTES_MAX,
     SEND_STALL_S_MAX,
 )
+from walrq.locks.doorman import Guard
 from walrq.protocol.requests import Incoming
 from walrq.queues.commands import Target
 from walrq.resp import writing
@@ -68,8 +68,7 @@ class RespDoor:
         self.name = node.node_id
         self.ports: set[RespPort] = set()
         self._count = 0
-        password = node.config.requirepass
-        self._password = None if password is None else password.encode()
+        self._doorman = node.doorman
         self._cursors: OrderedDict[int, str] = OrderedDict()
         self._last_cursor = 0
         self.feed = Feed(node.broker)
@@ -82,12 +81,16 @@ class RespDoor:
     @property
     def has_password(self) -> bool:
         """Whether one is asked for."""
-        return self._password is not None
+        return self._doorman.is_locked
 
-    def admits(self, user: bytes | None, password: bytes) -> bool:
-        """Whether these are the right words."""
-        known = self._password
-        return known is not None and user in (None, b"default") and hmac.compare_digest(known, password)
+    def admits(self, user: bytes | None, password: bytes, peer: str) -> Guard | None:
+        """Who says these words."""
+        name = None if user is None else user.decode(errors="replace")
+        try:
+            principal = self._doorman.identify(password, name, peer, "resp")
+        except Unauthenticated:
+            return None
+        return self._doorman.guard(principal, peer, "resp")
 
     def cursor(self, after: str) -> int:
         """A number for the place behind the queue `after`."""
@@ -180,6 +183,7 @@ class RespPort:
         "_chunks",
         "_connection",
         "_door",
+        "_guards",
         "_in_flight",
         "_on_output",
         "_partial_since_ms",
@@ -226,7 +230,9 @@ class RespPort:
         self._stalled_since_ms: int | None = None
         self._submitting = False
         number = door.opened(self)
-        self._connection = RespConnection(door, number, COMMANDS)
+        self._connection = RespConnection(door, number, COMMANDS, peer)
+        # Who is to be told that a request is answered: of connections that are asked who they are.
+        self._guards: dict[int, Guard] = {}
 
     # --- the broker's side --------------------------------------------------------------------------------
     @property
@@ -247,6 +253,8 @@ class RespPort:
         """The answer to request `id`."""
         self._in_flight -= 1
         self.bytes_in_flight -= size
+        if self._guards and id in self._guards:
+            self._guards.pop(id).leave()
         if not self.open or id == _NOBODY:
             return
         if type(reply) is api.Failed and reply.code == Code.NOT_LEADER and id not in self._again:
@@ -259,6 +267,8 @@ class RespPort:
         """The answer to a poll; what it leased goes back unless the kernel takes the reply whole."""
         self._in_flight -= 1
         self.bytes_in_flight -= size
+        if self._guards and id in self._guards:
+            self._guards.pop(id).leave()
         self._answered(id, reply, targets)
 
     def _answered(self, id: int, reply: Any, targets: Sequence[Target]) -> None:
@@ -294,6 +304,13 @@ class RespPort:
         self._in_flight += 1
         self.bytes_in_flight += size
         kind = type(request)
+        guard: Guard | None = self._connection.guard
+        if guard is not None and id != _NOBODY:
+            try:
+                self._ask_guard(guard, id, request, size)
+            except WalrqError as error:
+                self.reply(id, to_failed(error), size)
+                return
         if kind is Rewrite:
             self._door.rewrite(partial(self.reply, id, size=size))
         elif kind is Follow:
@@ -309,6 +326,31 @@ class RespPort:
             if kind is api.Poll and request.wait_ms:
                 self._since[id] = self._door.broker.now_ms()
             self._door.gate.submit(self, Incoming(id, None, None, request, size))
+
+    def _ask_guard(self, guard: Guard, id: int, request: Any, size: int) -> None:
+        """
+        Raises:
+            WalrqError: who logged in may not.
+        """
+        if type(request) is Rewrite:
+            guard.require(api.Right.ADMIN, "*", "BGREWRITEAOF")
+        elif type(request) is Follow:
+            guard.require(api.Right.ADMIN, "*", "SYNC")
+        else:
+            guard.admit(request, size)
+            self._guards[id] = guard
+
+    @property
+    def guard(self) -> Guard | None:
+        """Who logged in; None where nobody is asked."""
+        found: Guard | None = self._connection.guard
+        return found
+
+    def revoked(self, why: str) -> None:
+        """Its password counts no more, or one is asked for from now on: whoever has not logged in yet may do so."""
+        if self.guard is None and not self._connection.is_in:
+            return
+        self.go_away(Code.UNAUTHENTICATED, why)
 
     def _submit_again(self, id: int, size: int) -> None:
         request = self._connection.asked(id)

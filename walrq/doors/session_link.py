@@ -9,6 +9,7 @@ again under the same number, and a new link finds the new leader.
 from __future__ import annotations
 
 import logging
+import ssl
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -19,6 +20,7 @@ from walrq import api
 from walrq.daemon.pollers import Port, to_failed
 from walrq.errors import Code, ConnectionLost, NotReady, WalrqError
 from walrq.limits import HANDSHAKE_TIMEOUT_S
+from walrq.locks.doorman import BEHALF
 from walrq.protocol.client import Answer, ClientConnection, ClientState, Closed, Welcomed, WentAway
 from walrq.protocol.handshake import Hello
 from walrq.protocol.requests import Incoming
@@ -37,13 +39,36 @@ class SessionLink:
         over: it takes no requests any more.
     """
 
-    def __init__(self, port: Port, leader: str | None, answered: Callable[[], None]) -> None:
-        """`leader` is "host:port" of its native door; `answered` is called after replies went to `port`."""
+    def __init__(
+        self,
+        port: Port,
+        leader: str | None,
+        answered: Callable[[], None],
+        *,
+        secret: str | None = None,
+        behalf: str | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`leader` is "host:port" of its native door; `answered` is called after replies went to `port`.
+
+        Args:
+            secret: what this node says to the leader.
+            behalf: the token of the client that it speaks for; None where nobody is asked who he is.
+            tls: what it connects with; None = in the clear.
+        """
+        self._tls = tls
         self.over = False
         self._port = port
         self._leader = leader
         self._answered = answered
-        self._connection = ClientConnection(Hello("walrq-door", session=port.session))
+        self._connection = ClientConnection(
+            Hello(
+                "walrq-door",
+                token=secret,
+                session=port.session,
+                features={} if behalf is None else {BEHALF: behalf},
+            )
+        )
         # Taken before the leader welcomed us, and sent ones by their number on the link.
         self._early: deque[Incoming] = deque()
         self._sent: dict[int, Incoming] = {}
@@ -118,7 +143,7 @@ class SessionLink:
         error = None
         with trio.fail_after(HANDSHAKE_TIMEOUT_S) as patience:
             async with (
-                await trio.open_tcp_stream(host.strip("[]"), int(port)) as stream,
+                await self._dial(host.strip("[]"), int(port)) as stream,
                 trio.open_nursery() as nursery,
             ):
                 nursery.start_soon(self._write, stream)
@@ -126,7 +151,13 @@ class SessionLink:
                 nursery.cancel_scope.cancel()
         return error
 
-    async def _read(self, stream: trio.SocketStream, patience: trio.CancelScope) -> WalrqError | None:
+    async def _dial(self, host: str, port: int) -> trio.abc.Stream:
+        stream = await trio.open_tcp_stream(host, port)
+        if self._tls is None:
+            return stream
+        return trio.SSLStream(stream, self._tls, server_hostname=host, https_compatible=True)
+
+    async def _read(self, stream: trio.abc.Stream, patience: trio.CancelScope) -> WalrqError | None:
         connection = self._connection
         while True:
             data = await stream.receive_some(_READ_BYTES)
@@ -156,7 +187,7 @@ class SessionLink:
             reply = _nobody_leads()
         self._port.reply(incoming.id, reply, incoming.size)
 
-    async def _write(self, stream: trio.SocketStream) -> None:
+    async def _write(self, stream: trio.abc.Stream) -> None:
         while True:
             data = self._connection.take_output()
             if data:

@@ -93,8 +93,14 @@ class _Door:
         self.connections.start_soon(self._serve, sock, peer)
 
     async def _serve(self, sock: socket.socket, peer: str) -> None:
-        stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+        stream: trio.abc.Stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         try:
+            if self._node.tls is not None:
+                shaken = await self._node.tls.shake(stream)  # type: ignore[arg-type]  # it is the socket's
+                if shaken is None:
+                    log.info("connection_refused peer=%s: no TLS handshake", peer)
+                    return
+                stream = shaken
             with trio.move_on_after(HANDSHAKE_TIMEOUT_S) as patience:
                 found = await self._greet(stream, sock)
             if patience.cancelled_caught:
@@ -119,7 +125,7 @@ class _Door:
             self._count -= 1
             await trio.aclose_forcefully(stream)
 
-    async def _greet(self, stream: trio.SocketStream, sock: socket.socket) -> tuple[Admitted | Refused, bytes] | None:
+    async def _greet(self, stream: trio.abc.Stream, sock: socket.socket) -> tuple[Admitted | Refused, bytes] | None:
         """The handshake, and what came behind it; None when nobody is there any more."""
         head = bytearray()
         while (end := head.find(HEAD_END)) < 0:
@@ -140,7 +146,15 @@ class _Door:
     def _link(self, connection: JsonConnection) -> SessionLink:
         """A link to the leader for the connection's session."""
         broker = self._node.broker
-        link = SessionLink(connection, broker.not_leader().details["leader"], broker.flush)
+        node = self._node
+        link = SessionLink(
+            connection,
+            broker.not_leader().details["leader"],
+            broker.flush,
+            secret=node.doorman.lock.node_secret(),
+            behalf=None if connection.guard is None else connection.guard.principal.name,
+            tls=None if node.tls is None else node.tls.outgoing,
+        )
         if not link.over:
             self.links.start_soon(link.run)
         return link
@@ -156,11 +170,12 @@ class _Door:
             await front.wait_empty()
 
 
-async def _part(stream: trio.SocketStream, answer: bytes) -> None:
+async def _part(stream: trio.abc.Stream, answer: bytes) -> None:
     """Say why nobody is let in. What the client still sends is thrown away, or it would never read the answer."""
     with trio.move_on_after(WS_CLOSE_S):
         await stream.send_all(answer)
-        await stream.send_eof()
+        if isinstance(stream, trio.abc.HalfCloseableStream):
+            await stream.send_eof()
         while await stream.receive_some(WS_HEAD_BYTES_MAX):
             pass
 

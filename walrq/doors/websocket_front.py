@@ -44,6 +44,8 @@ class WebSocketConnection(StreamConnection):
 
     __slots__ = ("_stream",)
 
+    door = "ws"
+
     def __init__(self, broker: Broker, welcome: Judge, *, stream: WebSocketStream, **more: Any) -> None:
         self._stream = stream
         super().__init__(broker, welcome, **more)

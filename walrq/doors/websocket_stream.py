@@ -82,7 +82,7 @@ class WebSocketStream(trio.abc.HalfCloseableStream):
 
     def __init__(
         self,
-        stream: trio.SocketStream,
+        stream: trio.abc.Stream,
         raw: socket.socket,
         wire: WSConnection,
         *,
@@ -90,7 +90,7 @@ class WebSocketStream(trio.abc.HalfCloseableStream):
         early: bytes,
         growing: Growing,
     ) -> None:
-        """`raw` is the socket of `stream`; `early` is what came behind the handshake; `text`: it speaks JSON."""
+        """`raw` is the socket below `stream`; `early` is what came behind the handshake; `text`: it speaks JSON."""
         self._stream = stream
         self._raw = raw
         self._wire = wire
@@ -296,7 +296,8 @@ class WebSocketStream(trio.abc.HalfCloseableStream):
     async def aclose(self) -> None:
         """Close at once; with a last word where the kernel takes it."""
         self._end_input()
-        if not self._torn and not self._sending.locked():
+        # Below TLS nothing can be said in passing.
+        if not self._torn and not self._sending.locked() and isinstance(self._stream, trio.SocketStream):
             try:
                 self._raw.send(self._farewell())
             except OSError as error:

@@ -21,25 +21,30 @@ class DoorTls:
 
     Attributes:
         context: for connections from now on; `reload` puts another in its place.
+        outgoing: for connections to the doors of other nodes of the cluster.
     """
 
     cert: str
     key: str
     client_ca: str | None
+    ca: str | None
     context: ssl.SSLContext
+    outgoing: ssl.SSLContext
 
     @classmethod
-    def load(cls, cert: str, key: str, client_ca: str | None = None) -> DoorTls:
+    def load(cls, cert: str, key: str, client_ca: str | None = None, ca: str | None = None) -> DoorTls:
         """From PEM files. Blocking.
 
         Args:
             cert, key: the node's certificate (with those between it and its authority) and key.
             client_ca: who has no certificate of this authority is not let in; None = nobody is asked for one.
+            ca: who signed the other nodes' certificates; None = an authority that the system knows, or all nodes have
+                the same certificate.
 
         Raises:
             ConfigError: a file cannot be read or does not fit; the text names the setting.
         """
-        return cls(cert, key, client_ca, _context(cert, key, client_ca))
+        return cls(cert, key, client_ca, ca, _context(cert, key, client_ca), _outgoing(cert, key, ca))
 
     def reload(self) -> None:
         """Read the files again. Blocking.
@@ -47,7 +52,8 @@ class DoorTls:
         Raises:
             ConfigError: as `load`; the old certificate goes on.
         """
-        self.context = _context(self.cert, self.key, self.client_ca)
+        context, outgoing = _context(self.cert, self.key, self.client_ca), _outgoing(self.cert, self.key, self.ca)
+        self.context, self.outgoing = context, outgoing
 
     async def shake(self, stream: trio.SocketStream) -> trio.SSLStream[trio.SocketStream] | None:
         """The stream, once both ends have shaken hands; None when that failed or took too long (it is closed then)."""
@@ -84,6 +90,18 @@ def _context(cert: str, key: str, client_ca: str | None) -> ssl.SSLContext:
             raise ConfigError(
                 f"tls_client_ca {client_ca!r} holds no certificate: {error}", setting="tls_client_ca"
             ) from None
+    return context
+
+
+def _outgoing(cert: str, key: str, ca: str | None) -> ssl.SSLContext:
+    """Names in certificates are not compared with addresses, as between peers: nodes move."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    try:
+        context.load_verify_locations(cafile=cert if ca is None else ca)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"tls_ca {ca!r} holds no certificate: {error}", setting="tls_ca") from None
+    context.load_cert_chain(cert, key, password=_no_password)
     return context
 
 

@@ -118,6 +118,8 @@ class RespConnection:
         number: of this connection, for CLIENT ID.
         protocol: 2 or 3.
         is_in: the password was said, or none is asked for.
+        guard: who that was; None where nobody is asked.
+        peer: the other end's address.
         user, name, library: what the client calls itself.
         takes_leases: False once the client has closed its side: it could not settle what it got.
         is_over: no more commands are read; what was begun is still answered.
@@ -140,6 +142,7 @@ class RespConnection:
         "_turns",
         "broken",
         "feeds",
+        "guard",
         "held",
         "host",
         "is_in",
@@ -149,6 +152,7 @@ class RespConnection:
         "name",
         "number",
         "output_bytes",
+        "peer",
         "protocol",
         "queued",
         "restless",
@@ -157,11 +161,13 @@ class RespConnection:
         "user",
     )
 
-    def __init__(self, host: Host, number: int, commands: dict[bytes, Command]) -> None:
+    def __init__(self, host: Host, number: int, commands: dict[bytes, Command], peer: str = "-") -> None:
         self.host = host
         self.number = number
         self.protocol = 2
         self.is_in = not host.has_password
+        self.guard: Any = None
+        self.peer = peer
         self.user = b"default"
         self.name = b""
         self.library: dict[bytes, bytes] = {}

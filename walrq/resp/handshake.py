@@ -39,10 +39,12 @@ def _log_in(connection: RespConnection, user: bytes | None, password: bytes) -> 
     host = connection.host
     if not host.has_password:
         return _NO_PASSWORD
-    if not host.admits(user, password):
+    guard = host.admits(user, password, connection.peer)
+    if guard is None:
         return _WRONG
     connection.is_in = True
-    connection.user = b"default" if user is None else user
+    connection.guard = guard
+    connection.user = str(guard.principal.name).encode()
     return None
 
 
@@ -153,6 +155,7 @@ def reset(connection: RespConnection, words: Words) -> bytes:
     connection.protocol = 2
     connection.name = b""
     connection.is_in = not connection.host.has_password
+    connection.guard = None
     return b"+RESET\r\n"
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from walrq import api
 from walrq.api import value
+
+
+class Guard(Protocol):
+    """Who logged in, as far as a connection wants to know; its port asks it before each request."""
+
+    principal: Any
 
 
 class Host(Protocol):
@@ -23,8 +29,8 @@ class Host(Protocol):
     @property
     def has_password(self) -> bool: ...
 
-    def admits(self, user: bytes | None, password: bytes) -> bool:
-        """Whether these are the right words. `user` None: the password alone was said."""
+    def admits(self, user: bytes | None, password: bytes, peer: str) -> Guard | None:
+        """Who says these words, from where; None: they are wrong. `user` None: the password alone was said."""
         ...
 
     def cursor(self, after: str) -> int:
