@@ -40,6 +40,9 @@ TOKEN_GRANTS_MAX: Final = 64
 TOKEN_LIMIT_MAX: Final = 1 << 40
 # Of a secret that people make: as many as of random ones nobody guesses.
 TOKEN_SECRET_BYTES_MIN: Final = 16
+# Logins of pages at one node, the longest unused go first; and how long one may be unused.
+LOGINS_MAX: Final = 1_000
+LOGIN_IDLE_S_MAX: Final = 12 * 3600.0
 # Lines of the audit log within a second, of each kind; beyond it they are counted.
 AUDIT_LINES_PER_S: Final = 20
 TRACE_BYTES_MAX: Final = 512

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 import attrs
 import trio
 
+from walrq.access import Principal
 from walrq.daemon.broker import Broker
 from walrq.http.dtq import QueueCounts
 from walrq.http.metrics import OTHERS, QueueRow
@@ -67,12 +68,14 @@ class Wanted:
         search: part of the name, in any case; "" = all.
         sort: a row of `SORTS`, highest first; "name" ascending.
         offset, limit: the page.
+        viewer: who is shown only the queues that he may look at; None = all.
     """
 
     search: str = ""
     sort: str = "name"
     offset: int = 0
     limit: int = 50
+    viewer: Principal | None = None
 
 
 Seen: TypeAlias = tuple[Queue, int, int, int, int]
@@ -242,6 +245,9 @@ class Census:
     def page(self, wanted: Wanted) -> tuple[int, list[Queue]]:
         """How many queues match, and those of the page, as the last walk saw them."""
         seen: Sequence[Seen] = self._seen
+        if wanted.viewer is not None:
+            may_see = wanted.viewer.may_see
+            seen = [each for each in seen if may_see(each[0].name)]
         search = wanted.search.casefold()
         if search:
             seen = [each for each in seen if search in each[0].name.casefold()]
@@ -250,6 +256,23 @@ class Census:
         chosen = seen[:most] if key is None else heapq.nsmallest(most, seen, key=key)
         queues = self._broker.machine.queues
         return len(seen), [each[0] for each in chosen[wanted.offset :] if queues.get(each[0].name) is each[0]]
+
+    def totals_of(self, viewer: Principal, totals: Totals) -> Totals:
+        """The sums over the queues that somebody may look at, as the last walk saw them; deleted ones are left out."""
+        seen = [each for each in self._seen if viewer.may_see(each[0].name)]
+        own = [each for each in seen if each[0].name not in totals.letters]
+        return attrs.evolve(
+            totals,
+            queues=len(seen),
+            dead_queues=len(seen) - len(own),
+            ready=sum(each[1] for each in own),
+            leased=sum(each[2] for each in own),
+            delayed=sum(each[3] for each in own),
+            dead=sum(each[4] for each in own),
+            pushed=sum(each[0].pushed for each in own),
+            delivered=sum(each[0].delivered for each in own),
+            acked=sum(each[0].acked for each in own),
+        )
 
     def row(self, queue: Queue, letters: frozenset[str], wall_ms: int) -> dict[str, Any]:
         """One queue as the dashboard shows it."""

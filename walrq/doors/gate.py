@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import attrs
 import trio
@@ -27,6 +27,7 @@ from walrq.daemon.pollers import PollCall, Port
 from walrq.doors.forwarding import Forwarded, Forwarder
 from walrq.errors import Code, Draining, WalrqError, from_code
 from walrq.ids import open_receipt
+from walrq.locks.doorman import Guard
 from walrq.protocol.requests import Incoming
 from walrq.queues import commands, reads
 
@@ -67,7 +68,7 @@ class Gate:
         return self._broker.saturated
 
     async def call(
-        self, request: api.Request, *, principal: Any = None, size: int = 0, mark: Mark | None = None
+        self, request: api.Request, *, guard: Guard | None = None, size: int = 0, mark: Mark | None = None
     ) -> api.Reply:
         """The reply to one request. Cancelled, it leaves nothing parked and nothing leased.
 
@@ -75,7 +76,7 @@ class Gate:
         with what is left of its wait.
 
         Args:
-            principal: who asks, None where nobody is asked who he is.
+            guard: who asks and was admitted; None where nobody is asked who he is.
             size: the bytes that the request holds in memory.
             mark: its place in a session; only the leader takes those.
 
@@ -88,7 +89,7 @@ class Gate:
         while True:
             if mark is not None and not self.leads:
                 raise broker.not_leader()
-            desk = Desk(self, mark)
+            desk = Desk(self, mark, guard)
             was_here, here = here, self.leads
             try:
                 reply = await desk.call(request, size)
@@ -249,12 +250,13 @@ class Mark:
 class Desk:
     """A port whose requests each have a task that waits: `call` them, and `close` it in the end."""
 
-    __slots__ = ("_gate", "_mark", "_number", "_waiting", "open", "takes_leases", "waiting")
+    __slots__ = ("_gate", "_mark", "_number", "_waiting", "guard", "open", "takes_leases", "waiting")
 
     congested: Final = False
 
-    def __init__(self, gate: Gate, mark: Mark | None = None) -> None:
+    def __init__(self, gate: Gate, mark: Mark | None = None, guard: Guard | None = None) -> None:
         self._gate = gate
+        self.guard = guard
         self._mark = mark
         self._number = 0
         # Whom to wake with the reply of which request.
@@ -301,6 +303,12 @@ class Desk:
         if self.open:
             self.open = self.takes_leases = False
             self._gate.desks -= 1
+            self._gate.closed(self)
+
+    def revoked(self, why: str) -> None:
+        """Its token is gone: a poll ends, what else is under way is answered."""
+        if self.guard is not None and self.takes_leases:
+            self.takes_leases = False
             self._gate.closed(self)
 
     def reply(self, id: int, reply: api.Reply, size: int) -> None:

@@ -72,7 +72,7 @@ class Server:
             entrance.sock,
             self.add,
             lambda: len(self.connections),
-            connections_max=entrance.node.config.max_connections,
+            connections_max=lambda: entrance.node.config.max_connections,
             refusal=_refusal,
         )
         async with trio.open_nursery() as nursery:
@@ -100,13 +100,18 @@ class Server:
     def add(self, sock: socket.socket, peer: str) -> None:
         """Serve an accepted connection."""
         assert self._nursery is not None
-        stream = Watched(trio.SocketStream(trio.socket.from_stdlib_socket(sock)), peer)
+        plain = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+        stream = Watched(plain, plain.socket, peer)
         self.connections.add(stream)
         self._nursery.start_soon(self._serve, stream)
 
     async def _serve(self, stream: Watched) -> None:
         state = ConnectionState({"connection": stream})
+        tls = self._entrance.node.tls
         try:
+            if tls is not None and not await stream.shake(tls):
+                log.info("connection_refused peer=%s: no TLS handshake", stream.peer)
+                return
             # Of the stream it wants what `Watched` has, and of the application what ASGI says.
             app = ASGIWrapper(self.app)  # type: ignore[arg-type]
             await TCPServer(app, self._config, self._context, state, stream).run()  # type: ignore[arg-type]

@@ -22,7 +22,9 @@ import attrs
 import trio
 
 from walrq import __version__, api
+from walrq.access import Principal
 from walrq.doors.gate import Desk, Mark
+from walrq.doors.http_login import Logins
 from walrq.doors.http_views import Views
 from walrq.doors.opening import Entrance
 from walrq.errors import (
@@ -49,6 +51,8 @@ from walrq.limits import (
     HTTP_STREAMS_MAX,
     SEND_STALL_S_MAX,
 )
+from walrq.locks.doorman import Guard
+from walrq.locks.tls import DoorTls
 from walrq.protocol.json_text import read_json, write_json
 
 log = logging.getLogger("walrq.http")
@@ -61,6 +65,8 @@ _SLICE: Final = 256 * 1024
 _LINGER_S: Final = 1.0
 _REQUEST_ID_MAX: Final = 128
 _EVENT_S: Final = 1.0
+# Paths that are for everybody: whether the node lives, and to become somebody. (Pages are files, they tell nothing.)
+_OPEN: Final = frozenset({"/livez", "/readyz", "/openapi.json", "/v1/login", "/v1/logout"})
 _HTTP_VERSIONS: Final = frozenset({"1.0", "1.1"})
 # Operations during which a client may go away, and wants nothing more then.
 _WAITING: Final = (api.Poll, api.AddNode, api.RemoveNode, api.TransferLeadership)
@@ -74,13 +80,22 @@ class Watched(trio.abc.Stream):
         failed: bytes that were to be sent did not reach the kernel; there is nothing more to say on it.
     """
 
-    def __init__(self, stream: trio.SocketStream, peer: str) -> None:
-        self._stream = stream
-        self.socket = stream.socket
+    def __init__(self, stream: trio.SocketStream, sock: trio.socket.SocketType, peer: str) -> None:
+        self._plain = stream
+        self._stream: trio.abc.Stream = stream
+        self.socket = sock
         self.peer = peer
         self.failed = False
         # Hypercorn's reader answers what is no HTTP at all, while a response may be on its way.
         self._sending = trio.StrictFIFOLock()
+
+    async def shake(self, tls: DoorTls) -> bool:
+        """Speak TLS from here on; False when no handshake came about."""
+        shaken = await tls.shake(self._plain)
+        if shaken is None:
+            return False
+        self._stream = shaken
+        return True
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send; a reader that takes nothing for SEND_STALL_S_MAX ends the connection."""
@@ -113,8 +128,9 @@ class Watched(trio.abc.Stream):
 
     async def send_eof(self) -> None:
         """Nothing more will be sent."""
-        async with self._sending:
-            await self._stream.send_eof()
+        if isinstance(self._stream, trio.abc.HalfCloseableStream):
+            async with self._sending:
+                await self._stream.send_eof()
 
     async def aclose(self) -> None:
         """Close it."""
@@ -141,6 +157,7 @@ class Exchange:
         id: its name in answers and logs.
         operation: what it counts as in the metrics.
         status: of its response, 0 before.
+        guard: asked before what it asks for; None where nobody is asked who he is.
         unread: a part of its body was not read, so that no other request can follow on the connection.
     """
 
@@ -151,6 +168,7 @@ class Exchange:
     id: str
     operation: str = "other"
     status: int = 0
+    guard: Guard | None = None
     unread: bool = False
 
     @property
@@ -177,6 +195,8 @@ class App:
         self._allowed = frozenset(entrance.node.config.allowed_origins)
         host = entrance.sock.getsockname()[0]
         self._loopback = host.startswith("127.") or host == "::1"
+        self._logins = Logins(entrance.node.doorman, self._clock, secure=entrance.node.tls is not None)
+        self._open = _OPEN | ({"/metrics"} if entrance.node.config.open_metrics else frozenset())
         self._prefix = secrets.token_hex(4)
         self._number = 0
         # Bytes of bodies that are being read or answered.
@@ -187,16 +207,22 @@ class App:
         views = self.views
         # Paths without fields: what each method does.
         self._table: Mapping[str, Mapping[str, Callable[[Exchange], Awaitable[Response | None]]]] = {
-            "/metrics": {"GET": lambda _: views.metrics()},
+            "/metrics": {"GET": self._metrics},
             "/livez": {"GET": lambda _: views.livez()},
             "/readyz": {"GET": lambda _: views.readyz()},
             "/openapi.json": {"GET": self._document},
-            "/v1/overview": {"GET": lambda exchange: views.overview(_query(exchange))},
-            "/v1/preview": {"GET": lambda exchange: views.preview(_query(exchange))},
+            "/v1/overview": {"GET": lambda exchange: views.overview(_query(exchange), _principal(exchange))},
+            "/v1/preview": {"GET": lambda exchange: views.preview(_query(exchange), exchange.guard)},
             "/v1/events": {"GET": self._events},
-            "/api/stats": {"GET": lambda _: views.dtq_stats()},
-            "/api/dlq/requeue": {"POST": lambda exchange: views.dtq_action("requeue", _query(exchange).get("queue"))},
-            "/api/dlq/purge": {"POST": lambda exchange: views.dtq_action("purge", _query(exchange).get("queue"))},
+            "/v1/login": {"POST": self._log_in},
+            "/v1/logout": {"POST": self._log_out},
+            "/api/stats": {"GET": self._dtq_stats},
+            "/api/dlq/requeue": {
+                "POST": lambda exchange: views.dtq_action("requeue", _query(exchange).get("queue"), exchange.guard)
+            },
+            "/api/dlq/purge": {
+                "POST": lambda exchange: views.dtq_action("purge", _query(exchange).get("queue"), exchange.guard)
+            },
         }
 
     async def start(self) -> None:
@@ -308,6 +334,8 @@ class App:
             if method in routes.READS:
                 return page.response(exchange.headers.get("if-none-match"))
         elif handlers is not None:
+            if path not in self._open and method != "OPTIONS":
+                exchange.guard = self._logins.who(exchange.headers, exchange.connection.peer)
             exchange.operation = path
             methods = tuple(handlers)
             handler = handlers.get("GET" if method == "HEAD" else method)
@@ -317,6 +345,7 @@ class App:
             found = routes.match(method, routes.segments_of(scope["raw_path"]))
             methods = found.methods
             if found.route is not None:
+                exchange.guard = self._logins.who(exchange.headers, exchange.connection.peer)
                 return await self._operation(exchange, found.route, found.fields)
         return self._no_method(exchange, methods)
 
@@ -340,6 +369,33 @@ class App:
         target = exchange.scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
         return replies.of_error(error, exchange.id, {"location": f"http://{endpoint}{target}"})
 
+    async def _metrics(self, exchange: Exchange) -> Response:
+        _require_read(exchange, "/metrics")
+        return await self.views.metrics()
+
+    async def _dtq_stats(self, exchange: Exchange) -> Response:
+        _require_read(exchange, "/api/stats")
+        return await self.views.dtq_stats()
+
+    async def _log_in(self, exchange: Exchange) -> Response:
+        """POST /v1/login: a token for a cookie, which the page's script never sees."""
+        data = await self._body(exchange)
+        try:
+            given = self._decoded(exchange, data)
+        finally:
+            self._held -= len(data)
+        token = given.get("token") if isinstance(given, dict) else None
+        name = given.get("name") if isinstance(given, dict) else None
+        if not isinstance(token, str) or not token or not isinstance(name, str | None):
+            raise InvalidArgument('a login is {"token": "..."}, with a name if you like', field="token")
+        who, cookie = self._logins.log_in(token, name, exchange.connection.peer)
+        return replies.of_json({"reply": "done", "name": who}, headers={"set-cookie": cookie})
+
+    async def _log_out(self, exchange: Exchange) -> Response:
+        """POST /v1/logout."""
+        cookie = self._logins.log_out(exchange.headers)
+        return replies.of_json({"reply": "done"}, headers={"set-cookie": cookie})
+
     async def _document(self, exchange: Exchange) -> Response:
         return Response(200, self._openapi)
 
@@ -356,17 +412,31 @@ class App:
                 del data
             request = routes.request_of(route, captured, _query(exchange), body)
             del body
-            if isinstance(request, api.BackupBegin | api.BackupRead | api.BackupEnd):
-                return replies.of_reply(await self._of_backup(request), "local")
-            return await self._ask(exchange, request, size)
+            mark = _mark(exchange)
+            guard = exchange.guard
+            if guard is not None:
+                guard.admit(request, size, None if mark is None else mark.session)
+            try:
+                return await self._carry_out(exchange, request, size, mark)
+            finally:
+                if guard is not None:
+                    guard.leave()
         finally:
             self._held -= size
 
-    async def _ask(self, exchange: Exchange, request: api.Request, size: int) -> Response | None:
-        mark = _mark(exchange)
+    async def _carry_out(
+        self, exchange: Exchange, request: api.Request, size: int, mark: Mark | None
+    ) -> Response | None:
+        if isinstance(request, api.BackupBegin | api.BackupRead | api.BackupEnd):
+            return replies.of_reply(await self._of_backup(request), "local")
+        return await self._ask(exchange, request, size, mark)
+
+    async def _ask(self, exchange: Exchange, request: api.Request, size: int, mark: Mark | None) -> Response | None:
         consistency = "local" if type(request) in (api.Stats, api.Ping, api.ClusterStatus) else "consistent"
         if not isinstance(request, _WAITING):
-            return replies.of_reply(await self._gate.call(request, size=size, mark=mark), consistency)
+            return replies.of_reply(
+                await self._gate.call(request, guard=exchange.guard, size=size, mark=mark), consistency
+            )
         reply: api.Reply | WalrqError | None = None
         gone: bool = False
 
@@ -379,7 +449,7 @@ class App:
 
         async with trio.open_nursery() as waiting:
             waiting.start_soon(watch)
-            reply = await self._call_out(request, size, mark, waiting)
+            reply = await self._call_out(exchange.guard, request, size, mark, waiting)
         if isinstance(reply, WalrqError):
             raise reply
         if gone:
@@ -396,11 +466,11 @@ class App:
         return None
 
     async def _call_out(
-        self, request: api.Request, size: int, mark: Mark | None, waiting: trio.Nursery
+        self, guard: Guard | None, request: api.Request, size: int, mark: Mark | None, waiting: trio.Nursery
     ) -> api.Reply | WalrqError:
         """The reply, or the error that it was: raised inside the nursery it would come out in a group."""
         try:
-            return await self._gate.call(request, size=size, mark=mark)
+            return await self._gate.call(request, guard=guard, size=size, mark=mark)
         except WalrqError as error:
             return error
         finally:
@@ -490,7 +560,7 @@ class App:
     async def _events(self, exchange: Exchange) -> Response | None:
         """The overview, again and again, until the client goes or the node stops."""
         query = _query(exchange)
-        wanted = self.views.wanted(query)
+        wanted = self.views.wanted(query, _principal(exchange))
         if exchange.method == "HEAD":
             return Response(200, b"", "text/event-stream")
         if self._streams >= HTTP_STREAMS_MAX:
@@ -518,11 +588,20 @@ class App:
         await exchange.send({"type": "http.response.start", "status": 200, "headers": lines})
         number = 0
         while not exchange.connection.failed:
+            if exchange.guard is not None and not self._still_in(exchange.guard):
+                return
             number += 1
             data = write_json(await self.views.overview_of(wanted))
             event = f"id: {number}\nevent: overview\ndata: {data}\n\n".encode()
             await exchange.send({"type": "http.response.body", "body": event, "more_body": True})
             await trio.sleep(_EVENT_S)
+
+    def _still_in(self, guard: Guard) -> bool:
+        try:
+            guard.check_life()
+        except WalrqError:
+            return False
+        return True
 
     async def _until_gone(self, exchange: Exchange, life: trio.CancelScope) -> None:
         while (await exchange.receive())["type"] != "http.disconnect":
@@ -540,6 +619,21 @@ def _headers(scope: Mapping[str, Any]) -> dict[str, str]:
     for name, value in scope["headers"]:
         found.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
     return found
+
+
+def _principal(exchange: Exchange) -> Principal | None:
+    """Who asks, when not everybody sees everything."""
+    guard = exchange.guard
+    return None if guard is None or guard.principal.sees_all else guard.principal
+
+
+def _require_read(exchange: Exchange, what: str) -> None:
+    """
+    Raises:
+        Forbidden: it tells of every queue, and not every queue may be looked at.
+    """
+    if exchange.guard is not None:
+        exchange.guard.require(api.Right.READ, "*", what)
 
 
 def _query(exchange: Exchange) -> dict[str, str]:

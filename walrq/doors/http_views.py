@@ -9,6 +9,7 @@ import attrs
 import trio
 
 from walrq import __version__, api
+from walrq.access import Principal
 from walrq.doors.census import SORTS, Census, Totals, Wanted
 from walrq.doors.opening import Entrance
 from walrq.errors import InvalidArgument, QueueNotFound, WalrqError
@@ -17,6 +18,7 @@ from walrq.http.metrics import MEDIA, Metrics, Snapshot
 from walrq.http.replies import TEXT, Response, of_json
 from walrq.http.routes import texts
 from walrq.limits import LIST_QUEUES_MAX, QUEUES_MAX, REDRIVE_PER_ENTRY
+from walrq.locks.doorman import Guard
 from walrq.protocol.json_replies import reply_to_json
 from walrq.protocol.json_requests import BY_NAME, request_from_json
 
@@ -95,20 +97,20 @@ class Views:
         rows = await self._census.for_dtq(totals.letters)
         return of_json(dtq.stats(totals.delayed, rows), headers={"walrq-consistency": consistency})
 
-    async def dtq_action(self, action: str, queue: str | None) -> Response:
+    async def dtq_action(self, action: str, queue: str | None, guard: Guard | None = None) -> Response:
         """POST /api/dlq/requeue and /api/dlq/purge; a queue that is not there has nothing dead."""
         if not queue:
             return dtq.refused(400, "the parameter queue is missing")
         count = 0
         try:
             if action == "purge":
-                done = await self._gate.call(api.PurgeDead(queue))
+                done = await self._ask(api.PurgeDead(queue), guard)
                 assert isinstance(done, api.Done)
                 count = done.count
             else:
                 more = True
                 while more:
-                    moved = await self._gate.call(api.Redrive(queue, REDRIVE_PER_ENTRY))
+                    moved = await self._ask(api.Redrive(queue, REDRIVE_PER_ENTRY), guard)
                     assert isinstance(moved, api.Moved)
                     count += moved.count
                     more = moved.more
@@ -117,8 +119,21 @@ class Views:
         return dtq.done(action, queue, count)
 
     # --- the dashboard's ------------------------------------------------------------------------------------
-    def wanted(self, query: Mapping[str, str]) -> Wanted:
+    async def _ask(self, request: api.Request, guard: Guard | None) -> api.Reply:
+        """The reply to a request of somebody who may not ask everything."""
+        if guard is None:
+            return await self._gate.call(request)
+        guard.admit(request)
+        try:
+            return await self._gate.call(request, guard=guard)
+        finally:
+            guard.leave()
+
+    def wanted(self, query: Mapping[str, str], viewer: Principal | None = None) -> Wanted:
         """Which queues a page or stream shows.
+
+        Args:
+            viewer: who is shown the queues that he may look at; None = who may look at all.
 
         Raises:
             InvalidArgument: a parameter that is not known, or out of range.
@@ -140,11 +155,12 @@ class Views:
             sort=sort,
             offset=_number(query, "offset", 0, 0, QUEUES_MAX),
             limit=_number(query, "limit", 50, 0, LIST_QUEUES_MAX),
+            viewer=viewer,
         )
 
-    async def overview(self, query: Mapping[str, str]) -> Response:
+    async def overview(self, query: Mapping[str, str], viewer: Principal | None = None) -> Response:
         """GET /v1/overview."""
-        return of_json(await self.overview_of(self.wanted(query)))
+        return of_json(await self.overview_of(self.wanted(query, viewer)))
 
     async def overview_of(self, wanted: Wanted) -> dict[str, Any]:
         """Totals, the cluster, and a page of queues, as of now or a moment ago: who wants the same is told the same."""
@@ -164,7 +180,7 @@ class Views:
             "consistency": consistency,
             "at_s": now_s,
             "wall_ms": wall_ms,
-            "totals": _shown(totals),
+            "totals": _shown(totals if wanted.viewer is None else self._census.totals_of(wanted.viewer, totals)),
             "cluster": cluster,
             "matches": matches,
             "offset": wanted.offset,
@@ -175,13 +191,13 @@ class Views:
         self._kept[wanted] = (until_s, found)
         return found
 
-    async def preview(self, query: Mapping[str, str]) -> Response:
+    async def preview(self, query: Mapping[str, str], guard: Guard | None = None) -> Response:
         """GET /v1/preview: a page of messages, or of dead ones, with the beginnings of their bodies."""
         state = query.get("state", "ready")
         op = "list_dead" if state == "dead" else "peek"
         given = {name: text for name, text in query.items() if op == "peek" or name != "state"}
         request = request_from_json(texts(BY_NAME[op], given), op)
-        page = await self._gate.call(request)
+        page = await self._ask(request, guard)
         assert isinstance(page, api.Page)
         messages = []
         for seen in page.messages:

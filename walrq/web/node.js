@@ -2,8 +2,6 @@
 
 import { byId } from "./dom.js";
 
-const KEY = "walrq-token";
-
 export class Refused extends Error {
   constructor(status, body) {
     super(body?.text ?? body?.message ?? `the node answered ${status}`);
@@ -12,36 +10,58 @@ export class Refused extends Error {
   }
 }
 
-function headers() {
-  const made = { "walrq-page": "1" };
-  const token = sessionStorage.getItem(KEY);
-  if (token) made.authorization = `Bearer ${token}`;
-  return made;
-}
+const headers = () => ({ "walrq-page": "1" });
 
 let asking = null;
 
-/** Ask for a token; false when the reader has none. One question at a time. */
-function login() {
-  asking ??= new Promise((resolve) => {
+/** The token that the reader types, or nothing. */
+function question(why) {
+  return new Promise((resolve) => {
     const dialog = byId("login");
     dialog.returnValue = "no";
     byId("token").value = "";
+    byId("login-why").textContent = why;
     dialog.showModal();
     dialog.addEventListener("close", () => {
-      const given = dialog.returnValue === "yes" && byId("token").value.trim();
-      if (given) sessionStorage.setItem(KEY, given);
-      asking = null;
-      resolve(Boolean(given));
+      const given = dialog.returnValue === "yes" ? byId("token").value.trim() : "";
+      byId("token").value = "";
+      resolve(given);
     }, { once: true });
   });
+}
+
+/** Change a token for a cookie that no script sees; false when the reader has none. One question at a time. */
+function login() {
+  asking ??= (async () => {
+    let why = "";
+    try {
+      for (;;) {
+        const token = await question(why);
+        if (!token) return false;
+        const response = await fetch("/v1/login", {
+          method: "POST",
+          headers: { ...headers(), "content-type": "application/json" },
+          body: JSON.stringify({ token }),
+          cache: "no-store",
+          credentials: "same-origin",
+          redirect: "error",
+        });
+        if (response.ok) return true;
+        why = response.status === 401 ? "The node does not know this token." : `The node answered ${response.status}.`;
+      }
+    } catch {
+      return false;
+    } finally {
+      asking = null;
+    }
+  })();
   return asking;
 }
 
 /** The answer to one request; throws `Refused` for what the node refuses. */
 export async function ask(method, path, body) {
   for (;;) {
-    const options = { method, headers: headers(), cache: "no-store", credentials: "omit", redirect: "error" };
+    const options = { method, headers: headers(), cache: "no-store", credentials: "same-origin", redirect: "error" };
     if (body !== undefined) {
       options.body = JSON.stringify(body);
       options.headers["content-type"] = "application/json";
@@ -62,7 +82,7 @@ export async function follow(path, signal, onEvent, told) {
   let pause = 500;
   while (!signal.aborted) {
     try {
-      const response = await fetch(path, { headers: headers(), cache: "no-store", credentials: "omit", signal });
+      const response = await fetch(path, { headers: headers(), cache: "no-store", credentials: "same-origin", signal });
       if (response.status === 401) {
         if (!(await login())) return told("waiting", "no token");
         continue;
