@@ -15,11 +15,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from tests.cli.conftest import Shell, make_shell
 from tests.cli.test_examples import example_of
 from walrq.cli import node as dev
+from walrq.daemon import config
 from walrq.daemon.config import Door
 from walrq.errors import DataDirInvalid, DataDirLocked
 
@@ -203,3 +205,19 @@ def test_a_person_sees_the_banner(shell: Shell) -> None:
     assert 0 == process.returncode
     assert str(shell.folder / "walrq-dev").encode() in seen
     assert b"walrq poll demo --ack" in seen
+
+
+def test_all_doors_are_those_whose_ports_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was set stays, a port that somebody has, or that this node takes otherwise, is left alone."""
+    with contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(4)]
+        cbor, ws, resp, http = (sock.getsockname()[1] for sock in socks)
+        ports = {"cbor": 1, "ws": ws, "resp": resp, "http": http}
+        monkeypatch.setattr(config, "DOORS", tuple(attrs.evolve(door, port=ports[door.name]) for door in config.DOORS))
+        for sock in (socks[0], socks[1], socks[3]):
+            sock.close()
+        free = dev.shut_doors(config.Config.load({"listen": f"127.0.0.1:{cbor}"}))
+        own = dev.shut_doors(config.Config.load({"listen": f"127.0.0.1:{http}", "ws_listen": "127.0.0.1:0"}))
+
+    assert {"ws_listen": f"127.0.0.1:{ws}", "http_listen": f"127.0.0.1:{http}"} == free
+    assert {} == own

@@ -170,6 +170,18 @@ def test_a_node_with_peers_has_a_door_for_them_and_a_secret(tmp_path: Path) -> N
     assert "absent cannot be read" in bad["secret"]["text"]
 
 
+def test_the_other_doors_are_looked_at_where_they_are_opened(tmp_path: Path) -> None:
+    """A taken port is named with the flag that names another; a door that stays shut is no finding."""
+    shell = make_shell(tmp_path, None)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        _, found = findings(shell, "--listen", "127.0.0.1:0", "--http-listen", address, "--ws-listen", "127.0.0.1:0")
+
+    assert ("warning", "good") == (found["http_port"]["status"], found["ws_port"]["status"])
+    assert "--http-listen" in found["http_port"]["advice"]
+    assert "resp_port" not in found
+
+
 @pytest.mark.parametrize(
     ("ahead_s", "status", "word"),
     [(0.0, "good", "0 ms"), (-1.9, "good", "1900 ms"), (2.1, "warning", "ahead of"), (-90.0, "warning", "behind")],

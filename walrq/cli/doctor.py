@@ -147,6 +147,7 @@ def examine(config: str | None, flags: Mapping[str, Any]) -> Iterator[Finding]:
     yield look_at_descriptors(settings.max_connections)
     yield from look_at_directory(settings)
     yield look_at_port(settings)
+    yield from look_at_doors(settings)
     if settings.peer_listen is not None:
         yield from look_at_peers(settings)
 
@@ -487,6 +488,29 @@ def look_at_port(settings: Config) -> Finding:
     except WalrqError:
         return bad  # whatever has the port, it is no node of ours
     return Finding("port", "good", f"{address} is in use by node {node}")
+
+
+def look_at_doors(settings: Config) -> Iterator[Finding]:
+    """Whether the addresses of the other doors that it opens can be had."""
+    from walrq.daemon import listener
+    from walrq.daemon.config import DOORS
+    from walrq.errors import AddressInUse, ConfigError
+
+    for door in DOORS:
+        address = getattr(settings, door.setting)
+        if not door.module or address is None:
+            continue
+        name = f"{door.name}_port"
+        try:
+            listener.bind(*address, flag=door.flag).close()
+        except AddressInUse as error:
+            advice = f"a running node of this directory has it, or {door.flag} HOST:PORT names another"
+            yield Finding(name, "warning", error.text.partition(";")[0], advice)
+        except ConfigError as error:
+            yield Finding(name, "bad", error.text)
+        else:
+            shown = settings.text(door.setting)
+            yield Finding(name, "good", f"{shown} is free" if address[1] else "port 0 picks a free one")
 
 
 def look_at_peers(settings: Config) -> Iterator[Finding]:

@@ -118,12 +118,16 @@ class Listener:
         hand_over: Callable[[socket.socket, str], None],
         count: Callable[[], int],
         *,
-        connections_max: int,
+        connections_max: int | Callable[[], int],
         refusal: Callable[[str], bytes] | None = None,
     ) -> None:
-        """`hand_over(socket, peer)` serves a connection; `count()` says how many there are. `connections_max` may be
-        changed while it runs: connections that are there stay. `refusal(why)` is what one connection too many is told,
-        in the words of the door's protocol; None = the native one.
+        """
+        Args:
+            hand_over: (socket, peer) serves a connection.
+            count: how many there are.
+            connections_max: may be changed while it runs, or is asked each time; connections that are there stay.
+            refusal: (why) is what one connection too many is told, in the words of the door's protocol; None = the
+                native one.
         """
         self._sock = sock
         self._hand_over = hand_over
@@ -165,8 +169,9 @@ class Listener:
                 # The lowest free number is given out first: all below are taken.
                 self._refuse(sock, "this node has no descriptors left for connections (ulimit -n)")
                 continue
-            if self._count() >= self.connections_max:
-                self._refuse(sock, f"this node serves {self.connections_max} connections already (max_connections)")
+            most = self.connections_max() if callable(self.connections_max) else self.connections_max
+            if self._count() >= most:
+                self._refuse(sock, f"this node serves {most} connections already (max_connections)")
                 continue
             try:
                 tune(sock)

@@ -83,7 +83,7 @@ class _Door:
             self._entrance.sock,
             self._take,
             lambda: self._count,
-            connections_max=self._node.config.max_connections,
+            connections_max=lambda: self._node.config.max_connections,
             refusal=lambda text: refuse(503, "Service Unavailable", text).answer,
         )
         await door.run()
