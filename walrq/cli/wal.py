@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import attrs
 import click
 
 from walrq.cli import output
@@ -55,10 +56,14 @@ def inspect(data_dir: str | None, records: bool, segment: str, from_index: int, 
 @json_option
 def verify(data_dir: str | None, as_json: bool) -> int:
     """Read everything that a checksum covers. Exit status 74 when something durable is damaged."""
+    from walrq.compaction.verifying import find_homeless
     from walrq.errors import ERRORS, Code
     from walrq.storage import inspect as storage
 
     found = storage.verify(_directory(data_dir))
+    homeless = find_homeless(_directory(data_dir))
+    if homeless:
+        found = attrs.evolve(found, ok=False, findings=(*found.findings, *homeless))
     value: dict[str, Any] = found.as_json()
     if as_json:
         output.json_line(value)

@@ -67,7 +67,9 @@ class Found:
 
     def tail(self, storage: Storage) -> Tail:
         """The log as consensus needs to know it."""
-        last_index, last_term = storage.last_index, storage.last_term
+        # Of an end that cannot be read no term is known: it is one of what was before it, or of later.
+        last_index = storage.last_index
+        last_term = max(storage.last_term, self.runs[-1][1] if self.runs else self.snapshot_term)
         if self.runs and self.runs[-1][1] != last_term:
             # The last record is damaged; its header is not.
             self.runs.append((last_index, last_term))
@@ -236,6 +238,9 @@ def _read_log(storage: Storage, config: ReplicaConfig, found: Found) -> None:
         if not alone:
             raise CorruptRecord(f"entry {found.recent.last_index + 1} is missing, and not known to be lost")
         found.recent.note(0)
+    if alone:
+        # The last entries may be lost: nobody will ever apply them, and what comes next must not wait for that.
+        found.applied = max(found.applied, found.recent.last_index)
     if not alone and only(config.node_id, current):
         # All others were removed: what was not decided then is by now.
         for record in storage.entries(found.applied + 1):
