@@ -25,6 +25,7 @@ from walrq.queues import effects
 from walrq.queues.clocks import Reading
 from walrq.queues.image import NOT_RESIDENT
 from walrq.queues.machine import Bounds
+from walrq.raft.roles import Status
 from walrq.replica import Replica, ReplicaConfig
 from walrq.simulator.promises import payloads
 from walrq.storage import inspect
@@ -231,3 +232,115 @@ def test_alone_nothing_is_lost_without_a_word_and_nothing_is_wrong(
     assert number > 60 and {"identity", "hard state", "open segment", "sealed segment", "slots"} < seen
     assert {"manifest", "delayed page", "queue page", "table page"} < seen
     assert ends["serves all"] and ends["serves the rest"] and ends["refuses to start"]
+
+
+# --- one of three -------------------------------------------------------------------------------------------
+def start(node: Node) -> str:
+    """Start a node; why it refuses, empty: it does not."""
+    try:
+        node.start()
+    except WalrqError as error:
+        return error.text
+    return ""
+
+
+def readable(node: Node, alive: set[bytes]) -> list[object]:
+    """What is alive in a node's state and cannot be read there, or is not what was pushed."""
+    machine = node.replica.machine
+    wrong: list[object] = []
+    for queue in machine.queues.values():
+        for batch in queue.batches():
+            try:
+                values = payloads(node.replica.load_body(batch.index, batch.ordinal))
+            except (CorruptRecord, Reclaimed) as error:
+                wrong.append((batch.index, error.text))
+                continue
+            wrong += [value for value in values if value not in alive]
+    return wrong
+
+
+def test_one_of_three_is_mended_by_the_others_before_it_leads(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever happens to its files: nothing acknowledged is lost, and in the end it has everything itself."""
+    group = Group(snapshot_commands=40, bounds=BOUNDS)
+    group.leader()
+    group.connect()
+    group.ticks(8)
+    leader = group.elect("a")
+    alive: set[bytes] = set()
+
+    def say(*texts: str, **fields: object) -> None:
+        leader.do(push(*map(told, texts), **fields))
+        alive.update(map(told, texts))
+
+    for k in range(45):
+        say(f"early {k}")
+    for k in range(9):
+        say(f"delayed {k}", delay_ms=DAY_MS + k)
+    group.ticks(4)
+    old = group["b"].disk.keep_all()
+    for k in range(60):
+        say(f"later {k}")
+    group.converge()
+    harmed = group["b"]
+    ends: Counter[str] = Counter()
+    mended: Counter[str] = Counter()
+    number = 0
+    harmed.stop()
+    kinds = [place.kind for place in places(harmed.disk)]
+    for at, what in enumerate(kinds):
+        for kind, harm in KINDS.items():
+            whole = harmed.disk
+            place = list(places(whole))[at]
+            copy = whole.keep_all()
+            if not harm(copy, place, old):
+                continue
+            case = (kind, what)
+            number += 1
+            harmed.disk = copy
+            why = start(harmed)
+            if why:
+                # A person puts the file back.
+                ends["refuses to start"] += 1
+                harmed.disk = whole
+                assert not start(harmed), case
+            status = harmed.replica.status
+            group.connect()
+            group.elect("a") if number % 10 == 0 else group.leader()
+            group.converge(12)
+            for _ in range(20):
+                wrong = readable(harmed, alive)
+                if not wrong:
+                    break
+                # inv: EveryLiveReadable: who lacks bodies does not lead.
+                assert not harmed.replica.is_leader, case
+                group.ticks(6)
+            assert not wrong, (case, wrong[:3])
+            if not why:
+                ends["is mended" if status is not Status.NORMAL or harmed.findings else "starts whole"] += 1
+                mended[what] += 1
+            harmed.findings.clear()
+            harmed.stop()
+    assert not start(harmed)
+    group.connect()
+    leader = group.elect("b")
+    found: list[bytes] = []
+    group.now_ms += 3 * DAY_MS
+    group.ticks(2)
+    while True:
+        while (work := leader.replica.far_work(leader.reading())) is not None:
+            work.run()
+            command = work.command()
+            assert command is not None
+            leader.do(command)
+        (granted,) = leader.do(c.Lease(("q",), 50, 600_000, 0, None))
+        assert isinstance(granted, effects.Granted)
+        if not granted.runs:
+            break
+        for run in granted.runs:
+            found += payloads(leader.replica.load_body(run.index, run.ordinal))[run.first : run.first + run.count]
+        leader.do(c.Settle("q", api.SettleKind.ACK, tuple(c.Target(run.uid, run.lease) for run in granted.runs)))
+    with capsys.disabled():
+        print(f"\none of three: {number} cases, {len(alive - set(found))} lost, {dict(ends)}")
+
+    assert sorted(alive) == sorted(found)
+    assert number > 40 and ends["is mended"] > 10
