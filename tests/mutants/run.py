@@ -61,6 +61,14 @@ def copy(target: Path) -> Path:
     return target
 
 
+def copy_with_graphs(target: Path) -> Path:
+    """`copy`, and the state graphs that TLC made already."""
+    copy(target)
+    if graphs.GRAPHS.is_dir():
+        shutil.copytree(graphs.GRAPHS, target / graphs.GRAPHS.relative_to(ROOT))
+    return target
+
+
 def run_killers(root: Path, killers: Sequence[str], timeout_s: float = TIMEOUT_S) -> tuple[int, str]:
     """(status, output) of pytest over `killers` in the copy at `root`."""
     environment = {name: text for name, text in os.environ.items() if not name.startswith("WALRQ_")}
@@ -153,9 +161,7 @@ def try_mutant(mutant: Mutant, named: bool = True, formal: bool = True) -> Verdi
     rows: list[matrix.Row] = []
     by: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix=f"mutant-{mutant.id}-") as folder:
-        root = copy(Path(folder))
-        if formal and graphs.GRAPHS.is_dir():
-            shutil.copytree(graphs.GRAPHS, root / graphs.GRAPHS.relative_to(ROOT))
+        root = copy_with_graphs(Path(folder)) if formal else copy(Path(folder))
         (root / mutant.file).write_text(mutant.mutated(root), "utf-8")
         if named:
             status, output = run_killers(root, mutant.killers)
@@ -189,17 +195,20 @@ def prepare_graphs(chosen: Sequence[Mutant]) -> None:
             trio.run(graphs.keep, find_tools(os.environ), model)
 
 
-def check_baseline(chosen: Sequence[Mutant]) -> None:
+def check_baseline(chosen: Sequence[Mutant], named: bool = True, formal: bool = True) -> None:
     """Every killer passes on unchanged code.
 
     Raises:
         BadMutant: one does not, or the copy is not what is tested.
     """
-    killers = sorted({killer for mutant in chosen for killer in mutant.killers})
+    killers = {killer for mutant in chosen for killer in mutant.killers} if named else set()
+    if formal:
+        runs = [runs for mutant in chosen for runs in formal_killers(mutant).values()]
+        killers |= {killer for each in runs for run in each for killer in run}
     with tempfile.TemporaryDirectory(prefix="mutant-none-") as folder:
-        root = copy(Path(folder))
+        root = copy_with_graphs(Path(folder)) if formal else copy(Path(folder))
         check_isolation(root)
-        status, output = run_killers(root, killers, BASELINE_TIMEOUT_S)
+        status, output = run_killers(root, sorted(killers), BASELINE_TIMEOUT_S)
     if status != PASSED:
         raise BadMutant(f"killers fail on unchanged code:\n{output[-4_000:]}")
 
@@ -223,12 +232,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             mutant.mutated(ROOT)
         living = [mutant for mutant in chosen if mutant.equivalent is None]
         named, formal = arguments.techniques != "formal", arguments.techniques != "named"
-        if named:
-            check_baseline(living)
-        else:
+        if not named:
             living = [mutant for mutant in living if matrix.is_in_reach(mutant)]
         if formal:
             prepare_graphs(living)
+        check_baseline(living, named, formal)
         print(f"{'mutant':<7} {'breaks':<20} {'seconds':>7}  killed by")
         survived = 0
         said = ""
