@@ -79,7 +79,18 @@ def server_option_to_judge(command: F) -> F:
     return _server_options(command, _find_server_if_possible)
 
 
+def _say_token(ctx: click.Context, parameter: click.Parameter, given: str | None) -> None:
+    """Where clients of this process look for it."""
+    if given is not None:
+        os.environ[f"WALRQ_{str(parameter.name).upper()}"] = given
+
+
 def _server_options(command: F, find: Callable[[click.Context, click.Parameter, str | None], str]) -> F:
+    for name, metavar, text in (
+        ("--token-file", "FILE", "The file with the token that says who you are.  [WALRQ_TOKEN_FILE]"),
+        ("--token", "TEXT", "That token; others see it in the list of processes.  [WALRQ_TOKEN]"),
+    ):
+        command = click.option(name, metavar=metavar, expose_value=False, callback=_say_token, help=text)(command)
     command = click.option(
         "--context",
         metavar="NAME",
@@ -165,6 +176,8 @@ SETTINGS: Final = (
     ("--snapshot-log-bytes", "BYTES", "Log that forces a snapshot.  [256MiB]"),
     ("--snapshot-commands", "N", "Commands that force a snapshot.  [50000]"),
     ("--body-cache-bytes", "BYTES", "Memory for bodies of messages.  [32MiB]"),
+    ("--max-hot-messages", "N", "Messages with metadata in memory.  [200000]"),
+    ("--max-hot-bytes", "BYTES", "Bytes of their payloads.  [1GiB]"),
     ("--max-memory", "BYTES", "Memory beyond which pushes are refused, like 1GiB.  [no bound]"),
     ("--log-level", "LEVEL", "debug, info, warning or error.  [info]"),
     ("--log-format", "FORMAT", "auto, human or json.  [auto]"),
