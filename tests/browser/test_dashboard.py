@@ -142,8 +142,10 @@ async def _chooses_filters_and_purges(tab: Tab, client: httpx.AsyncClient, url: 
     assert ["3"] == [each["payload"] for each in left["messages"]]
 
 
-async def test_nothing_sticks_out_and_a_lost_node_is_told(tmp_path: Path) -> None:
-    """At three widths, with names and texts longer than any screen; what was shown stays when the node has gone."""
+async def test_nothing_sticks_out_a_lost_node_is_told_and_a_locked_one_asks(tmp_path: Path) -> None:
+    """At three widths, with names and texts longer than any screen; what was shown stays when the node has gone; a node
+    that asks who its reader is shows nothing before it knows.
+    """
     long = "x" * 255
     async with house(tmp_path, "http") as [room], room.http() as client, browser() as tab:
         await push(client, long, "y" * 5000)
@@ -161,3 +163,27 @@ async def test_nothing_sticks_out_and_a_lost_node_is_told(tmp_path: Path) -> Non
         await room.stop()
         await tab.until("document.getElementById('link').textContent === 'reconnecting'")
         assert "1" == await tab.run("document.querySelector('#totals .value').textContent")
+        folder = tmp_path / "locked"
+        folder.mkdir()
+        await _logs_in(tab, folder)
+
+
+async def _logs_in(tab: Tab, folder: Path) -> None:
+    """A wrong token is told so, the right one opens the page and is kept from its scripts."""
+    token = "a token of this test, long enough"
+    async with house(folder, "http", admin_token=token) as [room]:
+        await tab.go(room.url())
+        await tab.until("document.getElementById('login').open")
+        shown = await tab.run("document.querySelector('#totals .value').textContent")
+        for given, state in (
+            ("no such token", "/not know/.test(document.getElementById('login-why').textContent)"),
+            (token, "true"),
+        ):
+            await tab.run(f"document.getElementById('token').value = {given!r}")
+            await tab.run("document.querySelector('#login button[value=yes]').click()")
+            await tab.until(state)
+        await tab.until("document.getElementById('link').textContent === 'live'")
+        kept = await tab.run("document.cookie + JSON.stringify({...sessionStorage})")
+
+    assert "–" == shown
+    assert "{}" == kept

@@ -15,7 +15,17 @@ from walrq.protocol.json_requests import OPERATIONS
 
 # What leaves the state machine as it is.
 LOOKING = frozenset(
-    {"peek", "list_queues", "show_queue", "list_dead", "ping", "stats", "cluster_status", "backup_read"}
+    {
+        "peek",
+        "list_queues",
+        "show_queue",
+        "list_dead",
+        "list_tokens",
+        "ping",
+        "stats",
+        "cluster_status",
+        "backup_read",
+    }
 )
 
 
