@@ -599,7 +599,8 @@ class Storage:
     def segments_through(self, index: int) -> tuple[Segment, ...]:
         """The segments that may be written anew or given back once the newest snapshot covers up to `index`, ascending.
 
-        Wholly at or below it, not the one that is being written, and not held by anybody. Blocks nothing; a moment later it may be another list.
+        Wholly at or below it, not the one that is being written, and not held by anybody. Blocks nothing; a moment
+        later it may be another list.
         """
         newest = self._snapshots.newest
         through = min(index, newest.index if newest is not None else 0, self.durable_index)
