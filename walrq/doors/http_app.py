@@ -365,9 +365,10 @@ class App:
         endpoint = None if peers is None or leader is None else peers.endpoint_of(leader, "http")
         if endpoint is None:
             return replies.of_error(NotReady(error.text, retry_after_ms=1_000), exchange.id)
+        scheme = "http" if self._entrance.node.tls is None else "https"
         query = exchange.scope["query_string"].decode("latin-1")
         target = exchange.scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
-        return replies.of_error(error, exchange.id, {"location": f"http://{endpoint}{target}"})
+        return replies.of_error(error, exchange.id, {"location": f"{scheme}://{endpoint}{target}"})
 
     async def _metrics(self, exchange: Exchange) -> Response:
         _require_read(exchange, "/metrics")
