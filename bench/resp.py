@@ -313,9 +313,8 @@ class _Host:
     version = name = "bench"
     has_password = False
 
-    def admits(self, user: bytes | None, password: bytes) -> bool:
+    def admits(self, user: bytes | None, password: bytes, peer: str) -> None:
         """Nobody is asked."""
-        return True
 
     def cursor(self, after: str) -> int:
         """Nothing is scanned."""

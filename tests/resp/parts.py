@@ -12,6 +12,13 @@ from walrq.resp.commands import COMMANDS
 from walrq.resp.connection import Ask, RespConnection
 
 
+class FakeGuard:
+    """Who logged in."""
+
+    class principal:
+        name = "default"
+
+
 class FakeHost:
     """A node that knows a password, or none."""
 
@@ -26,8 +33,8 @@ class FakeHost:
     def has_password(self) -> bool:
         return self.password is not None
 
-    def admits(self, user: bytes | None, password: bytes) -> bool:
-        return user in (None, b"default") and password == self.password
+    def admits(self, user: bytes | None, password: bytes, peer: str) -> FakeGuard | None:
+        return FakeGuard() if user in (None, b"default") and password == self.password else None
 
     def cursor(self, after: str) -> int:
         self.places[len(self.places) + 1] = after

@@ -25,6 +25,7 @@ async def run(entrance: Entrance, *, task_status: trio.TaskStatus[None] = trio.T
     """Serve Redis clients on `entrance.sock` until told to stop."""
     node = entrance.node
     door = RespDoor(node, entrance.gate)
+    node.driver.on_turn.append(door.written)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(door.run)
         front = node.front
@@ -50,7 +51,7 @@ async def run(entrance: Entrance, *, task_status: trio.TaskStatus[None] = trio.T
             entrance.sock,
             add,
             count,
-            connections_max=node.config.max_connections,
+            connections_max=lambda: node.config.max_connections,
             refusal=lambda why: writing.error(f"max number of clients reached: {why}"),
         )
         listener.listen(entrance.sock)
@@ -60,4 +61,5 @@ async def run(entrance: Entrance, *, task_status: trio.TaskStatus[None] = trio.T
             await entrance.stopping.wait()
             acceptor.cancel_scope.cancel()
         await door.leave()
+        node.driver.on_turn.remove(door.written)
         nursery.cancel_scope.cancel()

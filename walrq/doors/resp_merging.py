@@ -4,11 +4,13 @@ Pushes into one queue, acknowledgements in one queue and numbered leases of one 
 as one request each, and every connection gets the answer that it would have had alone. A single message then costs
 little more than its own bytes, as a message in a producer's batch does.
 
+While the log is being written nothing could be added to it anyway: groups wait for that, and grow.
+
 The order of one connection is kept: a request joins a group only if nothing that its connection asked before stands in
 a later one, and whatever is of another kind waits until the groups before it are on their way.
 
     add(port, id, request, size)    take it into a group; False: it travels alone
-    flush()                         at the end of a turn: submit the groups
+    flush()                         at the end of a turn: submit the groups, unless they may wait
 
 A port of the broker, for the requests of groups. Never: a task, a socket.
 """
@@ -107,7 +109,9 @@ class Merger:
         submit: Callable[[Port, Incoming], None],
         undo: Callable[[Sequence[Target]], None],
         give_back: Callable[[api.Polled], None],
+        may_wait: Callable[[], bool],
     ) -> None:
+        """`may_wait`: the log is being written, and at its end `flush` will be called."""
         self.open = True
         self.takes_leases = True
         self.waiting: set[PollCall] = set()
@@ -115,11 +119,19 @@ class Merger:
         self._submit = submit
         self._undo = undo
         self._give_back = give_back
+        self._may_wait = may_wait
+        # Bytes of the groups that wait.
+        self._held = 0
         self._position = 0
         self._groups: list[Group] = []
         self._by_key: dict[Any, Group] = {}
         self._number = 0
         self._under_way: dict[int, Group] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing waits to be submitted."""
+        return not self._groups
 
     # --- a turn -------------------------------------------------------------------------------------------
     def add(self, port: RespPort, id: int, request: Any, size: int) -> bool:
@@ -153,13 +165,20 @@ class Merger:
         group.members.append(Member(port, id, request, size, count))
         group.count += count
         group.size += size
+        self._held += size
         return True
 
     def flush(self) -> None:
+        """Submit the groups, unless they may wait."""
+        if self._groups and (self._held > MERGED_BYTES_MAX or not self._may_wait()):
+            self.submit()
+
+    def submit(self) -> None:
         """Submit the groups, in order; answers that come at once may make more."""
         while self._groups:
             groups, self._groups = self._groups, []
             self._by_key.clear()
+            self._held = 0
             self.flushed = groups[-1].position
             for group in groups:
                 if len(group.members) == 1:

@@ -72,7 +72,7 @@ class RespDoor:
         self._cursors: OrderedDict[int, str] = OrderedDict()
         self._last_cursor = 0
         self.feed = Feed(node.broker)
-        self.merger = Merger(gate.submit, node.broker.undo, gate.give_back)
+        self.merger = Merger(gate.submit, node.broker.undo, gate.give_back, self._log_is_busy)
         self._rewrites: deque[Callable[[api.Reply], None]] = deque()
         self._rewrite_wanted = trio.Event()
         self._left = trio.Event()
@@ -103,6 +103,15 @@ class RespDoor:
     def place(self, cursor: int) -> str | None:
         """The queue a cursor was given for."""
         return self._cursors.get(cursor)
+
+    def _log_is_busy(self) -> bool:
+        return self.node.driver.is_writing and self.gate.leads
+
+    def written(self) -> None:
+        """The log has been written: what waited for that goes into it."""
+        if not self.merger.is_empty:
+            self.merger.flush()
+            self.broker.flush()
 
     # --- connections ----------------------------------------------------------------------------------------
     def opened(self, port: RespPort) -> int:
@@ -322,7 +331,7 @@ class RespPort:
                 return
             if self.group > merger.flushed:
                 # What this connection asked before goes first.
-                merger.flush()
+                merger.submit()
             if kind is api.Poll and request.wait_ms:
                 self._since[id] = self._door.broker.now_ms()
             self._door.gate.submit(self, Incoming(id, None, None, request, size))
