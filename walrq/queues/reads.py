@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -271,7 +271,17 @@ class Lost:
         )
 
 
-def lost_messages(m: Machine, ranges: Sequence[tuple[int, int]], through: int) -> list[Lost]:
+def no_cold(queue: Queue, low: int, high: int) -> Sequence[Batch]:
+    """What is cold, of a machine of which nothing is."""
+    return ()
+
+
+def lost_messages(
+    m: Machine,
+    ranges: Sequence[tuple[int, int]],
+    through: int,
+    cold: Callable[[Queue, int, int], Iterable[Batch]] = no_cold,
+) -> list[Lost]:
     """Live messages whose segment was lost below the snapshot: one value per queue and hole of the log.
 
     The snapshot knows the messages, the log has their bodies; neither alone can tell.
@@ -279,6 +289,7 @@ def lost_messages(m: Machine, ranges: Sequence[tuple[int, int]], through: int) -
     Args:
         ranges: (first, last) index of every segment, ascending and apart.
         through: the last index applied; nothing lives behind it.
+        cold: reads the cold batches of a queue that entries of a span of indexes may have pushed.
     """
     holes: list[tuple[int, int]] = []
     # Index 0 is no entry.
@@ -307,7 +318,8 @@ def lost_messages(m: Machine, ranges: Sequence[tuple[int, int]], through: int) -
         return []
     found: dict[tuple[str, int], Lost] = {}
     for queue in m.queues.values():
-        for batch in queue.batches():
+        beyond = [batch for low, high in holes for batch in cold(queue, low, high)] if queue.cold else []
+        for batch in [*queue.batches(), *{id(batch): batch for batch in beyond}.values()]:
             hole = hole_of(batch.index)
             if hole < 0:
                 continue

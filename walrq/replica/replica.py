@@ -23,7 +23,7 @@ from walrq.replica.config import ReplicaConfig
 from walrq.replica.images import SnapshotJob
 from walrq.replica.jobs import Job, LoadEntries
 from walrq.replica.opening import look
-from walrq.replica.restoring import ReadRecords, StoreRecords
+from walrq.replica.restoring import ReadRecords, StoreRecords, cold_of
 from walrq.replica.seam import Seam
 from walrq.replica.transfer import InstallSnapshot, Read, ReadChunks, StoreChunks
 from walrq.replica.waiting import FarWork
@@ -64,7 +64,7 @@ class Replica(Seam):
         self._raft.campaign()
         # The office begins as soon as its vote is durable, whether or not anybody asks anything of it.
         self._write_now(reading)
-        for lost in lost_messages(machine, self._storage.index_ranges(), self.applied_index):
+        for lost in lost_messages(machine, self._storage.index_ranges(), self.applied_index, cold_of(self._storage)):
             self._storage.note(Finding(Verdict.MISSING, "wal", str(lost), first_index=lost.first, last_index=lost.last))
         while self.has_work:
             # The first entry of the term; the birth of a new cluster.

@@ -13,11 +13,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from walrq.errors import CorruptRecord, DiskFull, Reclaimed, StorageError
 from walrq.limits import RAFT_APPEND_BYTES_MAX
+from walrq.queues.batch import Batch
+from walrq.queues.horizon import opened
+from walrq.queues.image import stretch_key
+from walrq.queues.lanes import rows_of
 from walrq.queues.machine import Machine
+from walrq.queues.queue import Queue
 from walrq.queues.reads import lost_messages
 from walrq.raft.entries import Entry, Kind
 from walrq.raft.messages import Message, RecordsReply, RecordsRequest
@@ -31,10 +36,33 @@ ASKED_MAX = 256
 WAITING_MAX = 8
 
 
+def cold_of(storage: Storage) -> Callable[[Queue, int, int], Iterator[Batch]]:
+    """Reads what is cold of a queue and was pushed by entries of a span; what cannot be read is lost in another way."""
+
+    def read(queue: Queue, low: int, high: int) -> Iterator[Batch]:
+        for lane, cold in queue.cold.items():
+            for stretch in cold.stretches():
+                if stretch.high < low or stretch.low > high:
+                    continue
+                page = cold.page(stretch.number)
+                if page is None:
+                    try:
+                        page = storage.read_page(stretch_key(queue.uid, lane, stretch.number))
+                    except (CorruptRecord, StorageError):
+                        continue
+                for row in rows_of(page) if page is not None else ():
+                    batch = opened(row)
+                    if low <= batch.index <= high and batch.seq not in stretch.taken:
+                        yield batch
+
+    return read
+
+
 def find_lost(storage: Storage, machine: Machine, through: int) -> list[int]:
     """Entries up to `through` with messages that are alive and cannot be read here, ascending."""
     ranges, spans = storage.index_ranges(), storage.lost_spans()
-    if not spans and not lost_messages(machine, ranges, through):
+    cold = cold_of(storage)
+    if not spans and not lost_messages(machine, ranges, through, cold):
         return []
     firsts = [first for first, _ in ranges]
 
@@ -44,6 +72,13 @@ def find_lost(storage: Storage, machine: Machine, through: int) -> list[int]:
         return not is_held or any(first <= index <= last for first, last in spans)
 
     live = {batch.index for queue in machine.queues.values() for batch in queue.batches() if batch.index <= through}
+    ends = [0, *(last for _, last in ranges)]
+    holes = [(last + 1, first - 1) for last, (first, _) in zip(ends, ranges, strict=False) if first > last + 1]
+    for queue in machine.queues.values():
+        if queue.cold:
+            live.update(
+                batch.index for span in (*holes, *spans, (ends[-1] + 1, through)) for batch in cold(queue, *span)
+            )
     return sorted(index for index in live if is_lost(index))
 
 
