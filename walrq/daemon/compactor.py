@@ -63,7 +63,7 @@ class Compactor:
 
     def _on_turn(self) -> None:
         has_space = self._look_at_space()
-        if self._waiting and (not has_space or self._replica.snapshot_due() or self.compaction.is_due):
+        if self._waiting and (not has_space or self._replica.snapshot_due()):
             self._waiting = False
             self._wake.set()
 
