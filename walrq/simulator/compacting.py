@@ -47,6 +47,9 @@ class Compacting:
         """Something may be due."""
         if not self._comes and self._compaction.is_due:
             self._comes = True
+            if self._node.restless and not self._node.is_weak and self._draw(0, 40) == 0:
+                # In the middle of it, most likely.
+                self._node.hardware.arm_power_loss(20)
             self._later(self._draw(20, 2 * MS), self._step)
 
     def _step(self) -> None:
