@@ -25,7 +25,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for report in terminalreporter.stats.get(outcome, []):
             where, _, name = getattr(report, "nodeid", "").rpartition("::")
             if "tests/conformance/" in where and getattr(report, "when", "call") == "call" and "[" in name:
-                door = name.partition("[")[2].partition("@")[0].rstrip("]")
+                door = name.partition("[")[2].partition(".")[0].rstrip("]")
                 cases.setdefault(door, set()).add(name)
                 failed += outcome != "passed"
     if cases:

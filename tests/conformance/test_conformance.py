@@ -27,6 +27,7 @@ from walrq.protocol.columns import pack
 
 pytestmark = pytest.mark.trio
 
+LOOK_S = 0.005
 ROLES = ("leader", "follower")
 _queues = itertools.count(1)
 
@@ -77,6 +78,11 @@ class Case:
         """Ready, delayed, leased, dead."""
         shown = await self.native.ask(api.ShowQueue(self.queue))
         return shown["ready"], shown["delayed"], shown["leased"], shown["dead"]
+
+    async def parked(self) -> None:
+        """Return once a poll waits at the leader."""
+        while not (await self.native.ask(api.Stats()))["values"]["parked_polls"]:  # noqa: ASYNC110 - in another thread
+            await trio.sleep(LOOK_S)
 
     async def set(self, **settings: Any) -> None:
         """Settings of the queue."""
@@ -259,7 +265,7 @@ async def a_delayed_message_is_not_there_before_its_time(c: Case) -> None:
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait)
-        await trio.sleep(0.03)
+        await c.parked()
         await c.native.ask(api.Reschedule(c.queue, parse_id(delayed["id"]), 1))
 
     assert [] == early
@@ -277,7 +283,7 @@ async def a_waiting_poll_is_woken_by_a_push(c: Case) -> None:
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait)
-        await trio.sleep(0.03)
+        await c.parked()
         await c.push(b"here", through=c.native)
 
     assert ["here"] == texts(found)
@@ -601,7 +607,7 @@ def combinations() -> list[Any]:
         for door, says in SAYS.items():
             if says is None or needs <= says:
                 for role in ROLES:
-                    found.append(pytest.param(name, door, role, id=f"{door}@{role}-{name}"))
+                    found.append(pytest.param(name, door, role, id=f"{door}.{role}.{name}"))
     return found
 
 

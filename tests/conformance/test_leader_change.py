@@ -28,6 +28,7 @@ from walrq.protocol.columns import pack
 pytestmark = pytest.mark.trio
 
 PATIENCE_S = 60.0
+LOOK_S = 0.02
 AGAIN = (Code.NOT_READY, Code.NOT_LEADER)
 
 
@@ -52,7 +53,7 @@ class Seat:
             except Refused as refused:
                 if not any(refused.says(code) for code in AGAIN) or refused.says(Code.LEADERSHIP_LOST):
                     raise
-                await trio.sleep(0.02)
+                await trio.sleep(LOOK_S)
 
     async def poll(self, queue: str, **more: Any) -> list[dict[str, Any]]:
         """Lease one message."""
@@ -117,6 +118,15 @@ async def after(seat: Seat) -> None:
     assert [None] == await seat.ack([last]), seat.name
 
 
+async def parked(lodge: Lodge, number: int) -> None:
+    """Wait until so many polls wait at the leader."""
+    while True:
+        stats = await trio.to_thread.run_sync(lodge.ask, lodge.leader(), api.Stats())
+        if isinstance(stats, api.StatsReply) and stats.values["parked_polls"] >= number:
+            return
+        await trio.sleep(LOOK_S)
+
+
 async def move_the_office(lodge: Lodge) -> Room:
     """To whoever is furthest; the new leader."""
     old = lodge.leader()
@@ -138,7 +148,7 @@ async def test_every_door_goes_on_when_the_office_moves(lodge: Lodge) -> None:
 
             for seat in found:
                 waiting.start_soon(wait, seat)
-            await trio.sleep(0.05)
+            await parked(lodge, len(found))
             old = lodge.leader()
             new = await move_the_office(lodge)
             await all_of(found, after)

@@ -17,6 +17,8 @@ from walrq.protocol.client import Answer, ClientConnection
 from walrq.protocol.framing import frame
 from walrq.protocol.handshake import Hello
 
+# How often a state is looked at that rings no bell here.
+LOOK_S = 0.02
 JSON = "walrq.json.v1"
 CBOR = "walrq.cbor.v1"
 
@@ -100,7 +102,7 @@ class Page:
     async def ask_while(self, going_on: Callable[[dict[str, Any]], bool], op: str, **fields: Any) -> dict[str, Any]:
         """Ask as often as the answer is not the awaited one."""
         while going_on(reply := await self.ask(op, **fields)):  # noqa: ASYNC110 - another process's state
-            await trio.sleep(0.02)
+            await trio.sleep(LOOK_S)
         return reply
 
 

@@ -239,7 +239,7 @@ async def test_endless_pieces_are_bounded_in_time_and_cost_no_memory(
                 await client.frames(frame(Opcode.TEXT, b"", fin=False))
                 while True:
                     await client.frames(*[frame(Opcode.CONTINUATION, b"", fin=False)] * 50)
-                    await trio.sleep(0.005)
+                    await trio.lowlevel.checkpoint()
 
             nursery.start_soon(pour)
             closing = await client.closing()
