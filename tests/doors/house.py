@@ -107,13 +107,13 @@ async def ask(client: httpx.AsyncClient, method: str, path: str, body: Any = Non
     return response.json()
 
 
-async def leader_and_followers(rooms: list[Room]) -> tuple[Room, list[Room]]:
-    """Once one of them leads and the others know."""
+async def leader_and_followers(rooms: list[Room], **rest: Any) -> tuple[Room, list[Room]]:
+    """Once one of them leads and the others know. `rest` goes with each question: headers, say."""
     while True:
         found = []
         for room in rooms:
             async with room.http() as client:
-                state = await ask(client, "GET", "/v1/cluster")
+                state = await ask(client, "GET", "/v1/cluster", **rest)
             found.append(state["leader"])
         if found[0] is not None and len(set(found)) == 1:
             leader = next(room for room in rooms if room.name == found[0])

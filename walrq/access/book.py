@@ -12,7 +12,7 @@ import attrs
 import cbor2
 
 from walrq.api import Grant, Right, TokenInfo, value
-from walrq.errors import CorruptRecord, Forbidden, Overloaded
+from walrq.errors import CorruptRecord, Overloaded
 from walrq.limits import TOKENS_MAX
 
 BOOK_KEY: Final = b"k"
@@ -35,11 +35,6 @@ class Token:
     bytes_per_s: int | None
     in_flight: int | None
     set_ms: int
-
-    @property
-    def is_master(self) -> bool:
-        """Whether it may do everything, tokens included."""
-        return any(grant.right == Right.ADMIN and grant.queues == "*" for grant in self.grants)
 
     def fields(self) -> list[Any]:
         """As plain values."""
@@ -85,13 +80,8 @@ class Book:
         """Add a token, or replace the one of that name.
 
         Raises:
-            Overloaded: there are too many. Forbidden: the first one has to be one that can make others.
+            Overloaded: there are too many.
         """
-        if not self.changes and not token.is_master:
-            raise Forbidden(
-                "the first token locks the cluster for everybody else, so it must have the right admin on * and can"
-                " make others then"
-            )
         if token.name not in self.tokens and len(self.tokens) >= TOKENS_MAX:
             raise Overloaded(
                 f"there are {len(self.tokens)} tokens already, allowed are {TOKENS_MAX}", limit="TOKENS_MAX"

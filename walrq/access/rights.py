@@ -69,7 +69,7 @@ NEEDS: Final[Mapping[type, Callable[[Any], tuple[Need, ...]]]] = {
     api.ListDead: _one(Right.READ),
     # Which names it may see is for `principals`: the queues of a prefix.
     api.ListQueues: _nothing,
-    api.SetQueue: _one(Right.ADMIN),
+    api.SetQueue: _set_queue,
     api.PurgeQueue: _one(Right.ADMIN),
     api.DeleteQueue: _one(Right.ADMIN),
     api.PurgeDead: _one(Right.ADMIN),

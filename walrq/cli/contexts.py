@@ -240,12 +240,17 @@ def use(name: str | None, nothing: bool) -> None:
 @json_option
 def list_contexts(as_json: bool) -> None:
     """All contexts; a star marks the one in use."""
+    from walrq.client.config import without_token
+
     contexts = load(path_of(os.environ))
     for name, url in sorted(contexts.urls.items()):
         if as_json:
-            output.json_line({"context": name, "url": url, "in_use": name == contexts.current})
+            output.json_line({"context": name, "url": without_token(url), "in_use": name == contexts.current})
     if not as_json:
-        rows = [("*" if name == contexts.current else "", name, url) for name, url in sorted(contexts.urls.items())]
+        rows = [
+            ("*" if name == contexts.current else "", name, without_token(url))
+            for name, url in sorted(contexts.urls.items())
+        ]
         output.table(("", "context", "url"), rows)
 
 
@@ -254,7 +259,10 @@ def list_contexts(as_json: bool) -> None:
 @json_option
 def show(name: str | None, as_json: bool) -> None:
     """The URL of NAME; without it, which server commands speak to here, and why."""
+    from walrq.client.config import without_token
+
     target = resolve(None, name, os.environ)
+    target = attrs.evolve(target, url=without_token(target.url))
     if as_json:
         output.json_line(attrs.asdict(target))
     elif name is not None:

@@ -288,7 +288,7 @@ def look_at_server(target: Target) -> Iterator[Finding]:
         advice = "start one with `walrq serve`, or name another: --server, WALRQ_SERVER, `walrq context use`"
         yield Finding("server", "bad" if expected else "warning", f"{text} (from {target.origin})", advice)
         return
-    text = f"node {stats.get('node')} answers in {took_ms:.1f} ms at {target.url} (from {target.origin})"
+    text = f"node {stats.get('node')} answers in {took_ms:.1f} ms at {without_token(target.url)} (from {target.origin})"
     yield Finding("server", "good", text)
     version = stats.get("version")
     if version == __version__:

@@ -708,6 +708,36 @@ class Client:
         """Let another node lead: `target`, or the one that has most of the log. Returns when it does."""
         return await self._ask(api.TransferLeadership(target), api.ClusterState)
 
+    # --- tokens ---------------------------------------------------------------------------------------------
+    async def set_token(
+        self,
+        name: str,
+        secret: str,
+        grants: Iterable[api.Grant],
+        *,
+        requests_per_s: int | None = None,
+        bytes_per_s: int | None = None,
+        in_flight: int | None = None,
+    ) -> None:
+        """Let whoever says `secret` do what is granted; a token of that name gets another secret and other grants.
+
+        Only a digest of the secret is sent, so it should be long and random (`secrets.token_urlsafe(32)`).
+
+        Args:
+            grants: rights, each on the queues whose names match a pattern with at most one `*`.
+            requests_per_s, bytes_per_s, in_flight: on all its connections with a node together; None = no bound.
+        """
+        request = op.token(name, secret, grants, requests_per_s, bytes_per_s, in_flight)
+        await self._ask(request, api.Done)
+
+    async def revoke_token(self, name: str) -> bool:
+        """Forget a token, and end its connections; False when there was none."""
+        return bool((await self._ask(api.RevokeToken(name), api.Done)).count)
+
+    async def list_tokens(self) -> tuple[api.TokenInfo, ...]:
+        """All tokens by name, without their secrets."""
+        return (await self._ask(api.ListTokens(), api.TokenList)).tokens
+
 
 async def _close_all(carriers: Sequence[Carrier]) -> None:
     """Each has a nursery: they end in the opposite order of their beginnings, all of them, cancelled or not."""

@@ -662,6 +662,36 @@ class Client(Pool):
         """Let another node lead: `target`, or the one that has most of the log. Returns when it does."""
         return self._ask(api.TransferLeadership(target), api.ClusterState)
 
+    # --- tokens ---------------------------------------------------------------------------------------------
+    def set_token(
+        self,
+        name: str,
+        secret: str,
+        grants: Iterable[api.Grant],
+        *,
+        requests_per_s: int | None = None,
+        bytes_per_s: int | None = None,
+        in_flight: int | None = None,
+    ) -> None:
+        """Let whoever says `secret` do what is granted; a token of that name gets another secret and other grants.
+
+        Only a digest of the secret is sent, so it should be long and random (`secrets.token_urlsafe(32)`).
+
+        Args:
+            grants: rights, each on the queues whose names match a pattern with at most one `*`.
+            requests_per_s, bytes_per_s, in_flight: on all its connections with a node together; None = no bound.
+        """
+        request = op.token(name, secret, grants, requests_per_s, bytes_per_s, in_flight)
+        self._ask(request, api.Done)
+
+    def revoke_token(self, name: str) -> bool:
+        """Forget a token, and end its connections; False when there was none."""
+        return bool((self._ask(api.RevokeToken(name), api.Done)).count)
+
+    def list_tokens(self) -> tuple[api.TokenInfo, ...]:
+        """All tokens by name, without their secrets."""
+        return (self._ask(api.ListTokens(), api.TokenList)).tokens
+
 
 class PushStream:
     """What `Client.push_stream` returns: batches in order, several under way at a time.

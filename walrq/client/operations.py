@@ -9,6 +9,7 @@ list).
 from __future__ import annotations
 
 import enum
+import hashlib
 import json as json_module
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,6 +35,7 @@ from walrq.limits import (
     RETENTION_MS_MAX,
     SETTLE_ITEMS_MAX,
     TIME_MS_MAX,
+    TOKEN_SECRET_BYTES_MIN,
     VISIBILITY_MS_MAX,
     VISIBILITY_MS_MIN,
 )
@@ -580,3 +582,26 @@ OUTCOME_NAMES: Final[Mapping[api.Outcome, str]] = {outcome: outcome.name.lower()
 def seen_id(seen: api.Peeked) -> str:
     """The id of a peeked message as text."""
     return format_id(seen.id)
+
+
+def token(
+    name: str,
+    secret: str,
+    grants: Iterable[api.Grant],
+    requests_per_s: int | None,
+    bytes_per_s: int | None,
+    in_flight: int | None,
+) -> api.SetToken:
+    """The request that makes a token known.
+
+    Raises:
+        InvalidArgument: a secret that is too short to be one.
+    """
+    if len(secret.encode()) < TOKEN_SECRET_BYTES_MIN:
+        raise InvalidArgument(
+            f"a secret of {len(secret.encode())} bytes, it needs at least {TOKEN_SECRET_BYTES_MIN}",
+            field="secret",
+            limit=TOKEN_SECRET_BYTES_MIN,
+        )
+    digest = hashlib.sha256(secret.encode()).digest()
+    return api.SetToken(name, digest, tuple(grants), requests_per_s, bytes_per_s, in_flight)

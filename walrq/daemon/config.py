@@ -40,6 +40,8 @@ OTHERS_VARIABLES: Final = frozenset(
         "WALRQ_SERVER",
         "WALRQ_CONTEXT",
         "WALRQ_TOKEN",
+        "WALRQ_TOKEN_FILE",
+        "WALRQ_TLS_CA",
         "WALRQ_CONFIG",
         "WALRQ_SEED",
         "WALRQ_REQUIRE",

@@ -231,6 +231,11 @@ class Doorman:
 
     def _set_token(self, call: Any, request: api.SetToken) -> None:
         self._lead()
+        if not self.is_locked and api.Grant(api.Right.ADMIN) not in request.grants:
+            raise Forbidden(
+                "the first token locks the cluster for everybody else, so it must have the right admin on every queue"
+                " and can make others then"
+            )
         command = commands.PutToken(
             request.name,
             request.digest,

@@ -88,7 +88,7 @@ class Sessions:
                 {"limit": "sessions_max"},
             )
         self.mark(number)
-        self.add(Session(number, now_ms))
+        self.add(Session(number, now_ms, owner))
         return api.SessionOpened(number)
 
     def add(self, session: Session) -> None:
