@@ -1,4 +1,4 @@
-"""Every way to harm a file, and every place of a data directory where harm matters: the rows and columns of the matrix."""
+"""Every way to harm a file, and every place of a data directory where it matters: rows and columns of the matrix."""
 
 from __future__ import annotations
 

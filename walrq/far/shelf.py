@@ -153,7 +153,7 @@ class Far:
     def put(self, row: Row) -> None:
         """Take a row in. Its key must not be below the frontier."""
         key = row.key
-        # inv: NoneSkipped  (what is put below the frontier would never be taken)
+        # inv: Conservation  (what is put below the frontier would never be taken)
         assert key >= self.frontier, (key, self.frontier)
         assert row.first_id not in self._tail
         self._tail[row.first_id] = pack(row), row.more
@@ -288,7 +288,7 @@ class Far:
         if any(page.number >= seen for page in begun):
             # Sealed since: read again.
             return []
-        # inv: NoneSkipped
+        # inv: Conservation
         by_number = {cut.number: cut for cut in cuts}
         for page in begun:
             cut = by_number.get(page.number)
