@@ -116,8 +116,9 @@ def _session_key(bucket: int) -> bytes:
 
 # --- encoding -----------------------------------------------------------------------------------------------
 def _machine_page(m: Machine) -> bytes:
-    # Version 1 is as it was before there were versions.
-    version = () if m.version == 1 else (m.version, [m.tally.tasks_given, m.tally.delayed_taken, *m.window.fields()])
+    # Version 1 is as it was before there were versions, unless what came with 2 was used all the same.
+    further = [m.tally.tasks_given, m.tally.delayed_taken, *m.window.fields()]
+    version = () if m.version == 1 and not any(further) else (m.version, further)
     return cbor2.dumps((FORMAT, m.cluster, m.secret, m.now, m.wall, *version, m.incarnations))
 
 
