@@ -196,7 +196,7 @@ def check_far(m: Machine) -> set[int]:
     counts: dict[int, tuple[int, int]] = {}
     number = 0
     for row in far_rows(m):
-        # inv: NoneSkipped
+        # inv: Conservation
         promise("DelayNotEarly", row.key >= m.far.frontier, "a row below the frontier", row, m.far.frontier)
         messages, size = counts.get(row.uid, (0, 0))
         counts[row.uid] = messages + row.count, size + row.weight
