@@ -85,10 +85,22 @@ CLUSTER_MARKS: Final = (
 )
 # What takes longer than a seed of several nodes lasts; batches of nodes that are alone owe it.
 RARE_TOGETHER: Final = frozenset(
-    {"snapshot given up", "segment recycled", "all slept for an hour", "session ended", "push refused on a full disk"}
+    {
+        "rewrite cut short",
+        "snapshot given up",
+        "segment recycled",
+        "all slept for an hour",
+        "session ended",
+        "push refused on a full disk",
+    }
 )
 # Least percentages of seeds with at least that mark, in a batch with clusters.
-SHARES: Final = {"leader changed": 30, "snapshot installed": 10, "lease outlived a failover": 10}
+SHARES: Final = {
+    "leader changed": 30,
+    "snapshot installed": 10,
+    "segment rewritten": 10,
+    "lease outlived a failover": 10,
+}
 EVENTS_MIN: Final = 500
 REQUESTS_MIN: Final = 60
 
