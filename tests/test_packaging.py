@@ -171,6 +171,7 @@ def test_the_wheel_holds_what_the_modules_read(wheel: Path, tree: Path) -> None:
     found = names_in(wheel)
 
     assert "walrq/py.typed" in found
+    assert {f"walrq/web/{path.name}" for path in (tree / "walrq/web").iterdir()} <= set(found)
     assert "walrq/_spec/protocol.cddl" in found
     assert set() == data - set(found)
 

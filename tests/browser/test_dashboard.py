@@ -180,7 +180,8 @@ async def _logs_in(tab: Tab, folder: Path) -> None:
             (token, "true"),
         ):
             await tab.run(f"document.getElementById('token').value = {given!r}")
-            await tab.run("document.querySelector('#login button[value=yes]').click()")
+            await tab.run("document.getElementById('token').focus()")
+            await tab.press("Enter")
             await tab.until(state)
         await tab.until("document.getElementById('link').textContent === 'live'")
         kept = await tab.run("document.cookie + JSON.stringify({...sessionStorage})")
