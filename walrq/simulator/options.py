@@ -49,6 +49,7 @@ MARKS: Final = (
     "message cancelled",
     "message ended by its ttl",
     "delayed message fired",
+    "cold messages read ahead",
     "far message looked up",
     "far messages fetched",
     "duplicate refused by its id",
