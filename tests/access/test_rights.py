@@ -7,8 +7,9 @@ from typing import get_args
 import pytest
 
 from walrq import api
-from walrq.access import ANYONE, Key, Lock, Principal, check
 from walrq.access.book import Book, Token, digest_of
+from walrq.access.lock import Key, Lock
+from walrq.access.principals import ANYONE, Principal, check
 from walrq.access.rights import NEEDS
 from walrq.api import Grant, Right
 from walrq.errors import Forbidden, Unauthenticated

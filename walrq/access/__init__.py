@@ -16,8 +16,3 @@ there is something to check is decided when a connection is made, and not for ea
 
 Never: a clock (times are handed in), a file, a socket; a secret is in no repr and no error.
 """
-
-from walrq.access.lock import Key, Lock
-from walrq.access.principals import ANYONE, Principal, check
-
-__all__ = ["ANYONE", "Key", "Lock", "Principal", "check"]

@@ -38,7 +38,7 @@ import attrs
 import trio
 
 from walrq import __version__, api, limits, logs
-from walrq.access import Key
+from walrq.access.lock import Key
 from walrq.daemon import listener, peers, pollers
 from walrq.daemon.backup import Backups
 from walrq.daemon.broker import Broker

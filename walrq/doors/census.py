@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 import attrs
 import trio
 
-from walrq.access import Principal
+from walrq.access.principals import Principal
 from walrq.daemon.broker import Broker
 from walrq.http.dtq import QueueCounts
 from walrq.http.metrics import OTHERS, QueueRow

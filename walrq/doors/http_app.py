@@ -22,7 +22,7 @@ import attrs
 import trio
 
 from walrq import __version__, api
-from walrq.access import Principal
+from walrq.access.principals import Principal
 from walrq.doors.gate import Desk, Mark
 from walrq.doors.http_login import Logins
 from walrq.doors.http_views import Views

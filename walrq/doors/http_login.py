@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
 from typing import Final
 
-from walrq.access import ANYONE, Principal
 from walrq.access.book import digest_of
+from walrq.access.principals import ANYONE, Principal
 from walrq.daemon.clock import Clock
 from walrq.errors import MalformedRequest, Unauthenticated
 from walrq.limits import LOGIN_IDLE_S_MAX, LOGINS_MAX

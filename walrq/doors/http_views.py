@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from walrq import __version__, api
-from walrq.access import Principal
+from walrq.access.principals import Principal
 from walrq.doors.census import SORTS, Census, Totals, Wanted
 from walrq.doors.opening import Entrance
 from walrq.errors import InvalidArgument, QueueNotFound, WalrqError

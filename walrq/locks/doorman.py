@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import trio
 
 from walrq import api
-from walrq.access import ANYONE, Key, Lock, Principal, check
 from walrq.access.audit import AUDITED, Audit
+from walrq.access.lock import Key, Lock
+from walrq.access.principals import ANYONE, Principal, check
 from walrq.errors import Forbidden, Unauthenticated, WalrqError
 from walrq.queues import commands
 
