@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -107,12 +107,14 @@ async def ask(client: httpx.AsyncClient, method: str, path: str, body: Any = Non
     return response.json()
 
 
-async def leader_and_followers(rooms: list[Room], **rest: Any) -> tuple[Room, list[Room]]:
+async def leader_and_followers(
+    rooms: list[Room], connect: Callable[[Room], httpx.AsyncClient] = Room.http, **rest: Any
+) -> tuple[Room, list[Room]]:
     """Once one of them leads and the others know. `rest` goes with each question: headers, say."""
     while True:
         found = []
         for room in rooms:
-            async with room.http() as client:
+            async with connect(room) as client:
                 state = await ask(client, "GET", "/v1/cluster", **rest)
             found.append(state["leader"])
         if found[0] is not None and len(set(found)) == 1:
