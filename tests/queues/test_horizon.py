@@ -321,6 +321,7 @@ def test_a_failed_message_goes_behind_what_is_cold() -> None:
     cold = cold_batch(bench, disk)
     (poison,) = bench.lease(limit=1)
     bench.settle(poison, SettleKind.FAIL, delay_ms=0)
+    assert WIDE_HOT - 1 == bench.machine.queues["q"].length
     rest = bench.take(limit=1000)
     bring_back(bench, disk)
     back = bench.lease(limit=1000)
