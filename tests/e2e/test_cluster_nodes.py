@@ -285,7 +285,7 @@ def test_a_backup_of_any_node_has_what_was_acknowledged_and_its_copy_is_alone(th
         assert [(asked, "leader")] == [(each.node, each.role) for each in client.cluster().members]
 
 
-@pytest.mark.parametrize("call", ["fdatasync", "pwritev"])
+@pytest.mark.parametrize("call", ["fdatasync", "pwritev,pwritev2"], ids=["sync", "write"])
 def test_a_node_whose_disk_fails_ends_with_one_line_and_the_cluster_goes_on(three: Three, call: str) -> None:
     """After EIO nobody knows what the disk holds: no reply is made up, the status is a stable one, others serve."""
     require("strace", "linux")
