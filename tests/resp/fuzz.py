@@ -2,7 +2,7 @@
 
 Two kinds of life, from one integer each. *Mad*: bytes of every kind, whole commands among them, cut anywhere. *Busy*:
 legal commands, answered in any order with whatever a node may answer; then every command has exactly one reply, in
-order, which echoes in between prove. In both nothing but protocol errors may come of it, and what is held stays bounded.
+order, which echoes in between prove. In both nothing but protocol errors may come of it, and what is held is bounded.
 """
 
 from __future__ import annotations
