@@ -211,6 +211,8 @@ def test_a_stream_to_another_node_holds_nothing_back() -> None:
     while not is_last:
         piece, is_last = stream.read(len(data), 3_000)
         data += piece
+    assert (bytes(data[-700:]), True) == stream.read(len(data) - 700, 3_000)
+    assert (bytes(data[-700:-1]), False) == stream.read(len(data) - 700, 699)
     pin.release()
 
     other = SimDisk()

@@ -68,6 +68,8 @@ class Outgoing:
         self._changes = self._wal.changes
         # The last bytes that were read, up to `_offset`.
         self._sent = bytearray()
+        # Nothing comes behind `_offset`.
+        self._is_over = False
         self.lost: list[int] = []
         self._checkpoints: list[tuple[int, _Place]] = [(0, _Place(0, 0, 0, 0))]
         self._offset = 0
@@ -104,7 +106,7 @@ class Outgoing:
             again = self._offset - offset
             if 0 < again <= len(self._sent):
                 start = len(self._sent) - again
-                return bytes(self._sent[start : start + bytes_max]), False
+                return bytes(self._sent[start : start + bytes_max]), self._is_over and again <= bytes_max
             if again:
                 self._seek(offset)
             # One byte more than is asked for tells whether this is the end.
@@ -116,7 +118,8 @@ class Outgoing:
         self._offset += len(data)
         self._sent += data
         del self._sent[: max(0, len(self._sent) - _SENT_BYTES)]
-        return data, not more and not self._buffer
+        self._is_over = not more and not self._buffer
+        return data, self._is_over
 
     def _fill(self, size: int) -> bool:
         while len(self._buffer) < size:
