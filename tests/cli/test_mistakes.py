@@ -84,7 +84,7 @@ def test_an_address_that_is_none(lonely: Shell, url: str) -> None:
         (["queue", "delete", "nosuch"], 3, "nosuch"),
         (["psuh", "mail"], 2, "No such command 'psuh'. Did you mean push?"),
         (["send", "mail", "x"], 2, "Did you mean push?"),
-        (["list"], 2, "Did you mean queue list or dlq list or context list?"),
+        (["list"], 2, "Did you mean queue list or dlq list or token list or context list?"),
         (["queues"], 2, "Did you mean queue list?"),
         (["--server", "walrq://h", "push", "mail", "x"], 2, "--server goes behind the command: walrq COMMAND --server"),
         (["dlq", "--json", "list", "mail"], 2, "--json goes behind the command: walrq dlq COMMAND --json"),

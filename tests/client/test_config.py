@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 
 import attrs
 import pytest
 
-from walrq.client.config import URL_SETTINGS, ClientConfig, Endpoint, configure, parse_target, parse_url, resolve
+from walrq.client.config import (
+    URL_SETTINGS,
+    ClientConfig,
+    Endpoint,
+    configure,
+    parse_target,
+    parse_url,
+    resolve,
+    with_surroundings,
+    without_token,
+)
 from walrq.errors import ConfigError
 
 
@@ -37,7 +48,10 @@ def test_addresses_are_read(url: str, expected: list[tuple[str, int]]) -> None:
         "walrq://a:70000",
         "walrq://a:b",
         "walrq://a/b",
-        "walrq://u@a",
+        "walrq://@a",
+        "walrq://u:@a",
+        "walrq://u@v@a",
+        "walrqx://a",
         "walrq://a,,b",
     ],
 )
@@ -138,9 +152,50 @@ def test_an_address_may_carry_settings(query: str, expected: dict[str, object]) 
     assert ((Endpoint("a", 50051), Endpoint("b", 2)), expected) == (target.endpoints, target.settings)
 
 
-def test_every_setting_but_the_clock_can_be_in_an_address() -> None:
-    """A setting that is added to the class is added to the address."""
-    assert set(URL_SETTINGS) == {field.name for field in attrs.fields(ClientConfig)} - {"clock"}
+def test_every_setting_but_objects_can_be_in_the_query_of_an_address() -> None:
+    """A setting that is added to the class is added to the address. Token and TLS have places of their own in it."""
+    assert set(URL_SETTINGS) == {field.name for field in attrs.fields(ClientConfig)} - {
+        "clock",
+        "tls_context",
+        "token",
+        "tls",
+    }
+
+
+@pytest.mark.parametrize(
+    ("url", "token"),
+    [
+        ("walrq://secret@a", "secret"),
+        ("walrq://anybody:secret@a", "secret"),
+        ("walrq://:se%40cr%2Fet@a,b", "se@cr/et"),
+    ],
+)
+def test_a_token_stands_before_the_at(url: str, token: str) -> None:
+    """Alone, or behind a name that counts nothing; percent-decoded."""
+    _, config = resolve(url, None, {})
+    assert token == config.token
+    assert token not in repr(config)
+    assert "***@a" in without_token(url)
+
+
+def test_a_scheme_says_tls() -> None:
+    """`walrqs` encrypts; its authority may stand in the query."""
+    _, config = resolve("walrqs://a/?tls_ca=/etc/ca.pem", None, {})
+    assert (True, "/etc/ca.pem") == (config.tls, config.tls_ca)
+
+
+def test_the_environment_has_a_token_for_who_says_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable before the file; what the program said before both."""
+    (tmp_path / "token").write_text("from the file\n")
+    monkeypatch.setenv("WALRQ_TOKEN_FILE", str(tmp_path / "token"))
+    assert "from the file" == with_surroundings(ClientConfig()).token
+    monkeypatch.setenv("WALRQ_TOKEN", "from the variable")
+    assert "from the variable" == with_surroundings(ClientConfig()).token
+    assert "said" == with_surroundings(ClientConfig(token="said")).token
+    monkeypatch.delenv("WALRQ_TOKEN")
+    monkeypatch.setenv("WALRQ_TOKEN_FILE", str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match="WALRQ_TOKEN_FILE"):
+        with_surroundings(ClientConfig())
 
 
 def test_keywords_go_before_the_address_and_the_address_before_the_config(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,8 +232,8 @@ def test_a_wrong_setting_in_an_address_is_named(query: str, match: str) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "walrq://u:hunter2@a",
-        "u:hunter2@a",
+        "walrq://u:hunter2@a/b",
+        "u:hunter2@a/b",
         "http://u:hunter2@a",
         "walrq://u:hun?ter2@a",
         "walrq://u:hunter2:x@a:b:c",

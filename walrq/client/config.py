@@ -135,7 +135,9 @@ class ClientConfig:
         tls: encrypt, and let the server prove who it is; `walrqs://` in an address says so too.
         tls_ca: file (PEM) with the authority that signed the server's certificate; None = `WALRQ_TLS_CA`, else one that
             the system knows.
-        tls_cert, tls_key: files (PEM) with a certificate of this client's own, for a server that asks for one.
+        tls_cert: file (PEM) with a certificate of this client's own, for a server that asks for one.
+        tls_key: file (PEM) with its key; None = it is in the same file.
+        tls_context: what TLS connections are made with, in place of one made of those files.
         clock: what leases are counted on; `walrq.testing` has one that tests move.
     """
 
@@ -157,7 +159,6 @@ class ClientConfig:
     tls_ca: str | None = attrs.field(default=None, validator=_file)
     tls_cert: str | None = attrs.field(default=None, validator=_file)
     tls_key: str | None = attrs.field(default=None, validator=_file)
-    # Made of these by who connects, unless it was made already; a node that forwards brings its own.
     tls_context: ssl.SSLContext | None = attrs.field(default=None, repr=False, eq=False)
     clock: Clock = attrs.field(default=SYSTEM, repr=False, eq=False)
 
