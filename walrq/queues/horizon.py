@@ -220,6 +220,7 @@ def hydrate(m: Machine, command: commands.Hydrate) -> api.Done:
     else:
         back = _next_stretch(m, queue, command, cold)
     if cold.head() is None:
+        _settle_accounts(m, queue, cold)
         queue.end_cold(command.lane)
     if (queue.uid, command.lane) in m.cold_ends:
         m.cold_ends_at(queue.uid, command.lane, cold.soonest)
@@ -277,12 +278,6 @@ def _lose(m: Machine, queue: Queue, lane: int, cold: Cold, stretch: Stretch) -> 
     cold.messages -= stretch.messages - owed
     cold.batches -= stretch.rows - len(stretch.taken)
     cold.bytes -= stretch.bytes - share
-    if cold.head() is None:
-        for block, batches in cold.blocks.items():
-            for _ in range(batches):
-                _unblock(m.live_blocks, block)
-        for name, dead in cold.origins.items():
-            _less(queue.origins, name, dead)
     queue.thirst[queue.uid] = None
 
 
@@ -554,11 +549,7 @@ def forget(m: Machine, queue: Queue) -> int:
     if number:
         queue.mark(HEADER_PAGE)
     for lane, cold in list(queue.cold.items()):
-        for block, batches in cold.blocks.items():
-            for _ in range(batches):
-                _unblock(m.live_blocks, block)
-        for name, dead in cold.origins.items():
-            _less(queue.origins, name, dead)
+        _settle_accounts(m, queue, cold)
         for stretch in cold.stretches():
             queue.mark(cold_page(lane, stretch.number))
         for stretch_number in cold.unsaved:
@@ -566,6 +557,15 @@ def forget(m: Machine, queue: Queue) -> int:
         m.cold_ends_at(queue.uid, lane, 0)
         queue.end_cold(lane)
     return number
+
+
+def _settle_accounts(m: Machine, queue: Queue, cold: Cold) -> None:
+    """Nothing of a lane is cold any more: give back what it still holds in the counts of all."""
+    for block, batches in cold.blocks.items():
+        for _ in range(batches):
+            _unblock(m.live_blocks, block)
+    for name, dead in cold.origins.items():
+        _less(queue.origins, name, dead)
 
 
 def saved(m: Machine, stretches: Sequence[tuple[int, int, int]]) -> None:
