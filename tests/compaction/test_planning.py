@@ -60,6 +60,12 @@ def test_what_was_tried_in_vain_is_left_alone() -> None:
     assert choose(stuck, SEGMENT, everywhere, under_way=True) is None
 
 
+def test_what_the_bound_demands_is_done_whatever_it_costs() -> None:
+    """None of them is worth it by itself; together they are more than twice what is alive."""
+    small = [Candidate(1 + 10 * at, 10 + 10 * at, 24_576, 4_096, tried=4_096) for at in range(3)]
+    assert range(3) == choose(small, SEGMENT, everywhere)
+
+
 def test_many_small_ones_are_put_together() -> None:
     """For their number alone: each costs a name, a header, and a look at the start."""
     small = log(*[15_000] * 40, file_bytes=32_768)
