@@ -127,6 +127,8 @@ LAYERS: dict[str, Layer] = {
             "walrq.access",
             "walrq.backup",
             "walrq.compaction",
+            "walrq.far",
+            "walrq.tiers",
             "walrq.local.notify",
             "walrq.local.tracing",
             "walrq.locks",
@@ -217,6 +219,7 @@ LAYERS: dict[str, Layer] = {
             "walrq.local",
             "walrq.logs",
             "walrq.simulator",
+            "walrq.compaction.verifying",
             "walrq.storage.inspect",
             "walrq.worker",
         },
@@ -256,7 +259,16 @@ LAYERS: dict[str, Layer] = {
     # the world of many replicas: what it does follows from one integer
     "walrq.simulator": Layer(
         walrq=PURE_MODULES
-        | {"walrq.compaction", "walrq.queues", "walrq.raft", "walrq.replica", "walrq.storage", "walrq.testing.disk"},
+        | {
+            "walrq.compaction",
+            "walrq.far",
+            "walrq.queues",
+            "walrq.raft",
+            "walrq.replica",
+            "walrq.storage",
+            "walrq.testing.disk",
+            "walrq.tiers",
+        },
         forbidden=WORLD - {"random"},
         deterministic=True,
     ),
