@@ -28,7 +28,11 @@ def commands(group: click.Group, path: str = "walrq") -> Iterator[tuple[str, cli
 COMMANDS = dict(commands(app))
 # These run until they are stopped: tests/cli/test_serve.py, test_dev.py, test_worker.py and tests/e2e/test_cluster.py
 # run their examples; so does the last for those that need more than one node.
-ELSEWHERE = ("serve", "dev", "worker", "cluster start", "cluster add", "cluster remove", "cluster transfer")
+# A token locks a node for whoever has none: tests/cli/test_token.py.
+ELSEWHERE = (
+    *("serve", "dev", "worker", "cluster start", "cluster add", "cluster remove", "cluster transfer"),
+    *("token create", "token revoke"),
+)
 RUN_HERE = [path for path in COMMANDS if path not in {f"walrq {name}" for name in ELSEWHERE}]
 
 
@@ -47,6 +51,7 @@ def test_the_tree_has_these_commands() -> None:
         " config context doctor completion backup restore config/show config/path config/check"
         " context/add context/use context/list context/show context/remove"
         " queue/list queue/show queue/create queue/set queue/pause queue/resume queue/purge queue/delete"
+        " token token/create token/list token/revoke"
         " cluster cluster/start cluster/status cluster/add cluster/remove cluster/transfer"
         " dlq/list dlq/show dlq/replay dlq/purge wal/inspect wal/verify spec spec/list spec/check spec/simulate"
         " spec/trace spec/validate"
@@ -98,7 +103,7 @@ def test_every_example_runs(path: str, shell: Shell, node: object) -> None:
     assert (0, "") == (ran.returncode, ran.stderr.decode())
 
 
-@pytest.mark.parametrize("group", ["queue", "dlq", "context", "config", "wal", "cluster"])
+@pytest.mark.parametrize("group", ["queue", "dlq", "context", "config", "wal", "cluster", "token"])
 def test_the_help_of_a_group_is_not_cut(group: str) -> None:
     """Whole sentences, also in eighty columns."""
     command = app.get_command(click.Context(app, info_name="walrq"), group)

@@ -272,6 +272,7 @@ def look_at_server(target: Target) -> Iterator[Finding]:
     """Whether a server answers, whether it is of this version, and whether its clock shows the same time."""
     from walrq import __version__
     from walrq.client.blocking import connect
+    from walrq.client.config import without_token
     from walrq.errors import WalrqError
 
     try:
@@ -288,7 +289,8 @@ def look_at_server(target: Target) -> Iterator[Finding]:
         advice = "start one with `walrq serve`, or name another: --server, WALRQ_SERVER, `walrq context use`"
         yield Finding("server", "bad" if expected else "warning", f"{text} (from {target.origin})", advice)
         return
-    text = f"node {stats.get('node')} answers in {took_ms:.1f} ms at {without_token(target.url)} (from {target.origin})"
+    where = f"{without_token(target.url)} (from {target.origin})"
+    text = f"node {stats.get('node')} answers in {took_ms:.1f} ms at {where}"
     yield Finding("server", "good", text)
     version = stats.get("version")
     if version == __version__:

@@ -90,7 +90,7 @@ def create(
         return
     if secret_file is None:
         print(secret)
-    print(f"walrq: made {name}", file=sys.stderr)
+    output.note(f"made {name}; its secret is shown this once")
 
 
 def _read(path: Path) -> str:
