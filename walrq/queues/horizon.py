@@ -162,7 +162,9 @@ def _add(m: Machine, queue: Queue, lane: int, batch: Batch, *, remove: Callable[
         remove(batch)
     if _is_long(m, queue, cold, stretch):
         _seal(m, queue, lane, cold, stretch)
-    queue.thirst[queue.uid] = None
+    if not hot_ready(queue, lane):
+        # Otherwise whoever takes something from it will say so.
+        queue.thirst[queue.uid] = None
 
 
 def _size_left(batch: Batch) -> int:
