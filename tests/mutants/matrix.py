@@ -25,6 +25,9 @@ HEADS: Final[Mapping[str, tuple[str, ...]]] = {
     SPEC: ("mutant", "what", "breaks", "twin", "noticed by", "after steps", "s"),
 }
 SURVIVED: Final = "—"
+# Seconds of a run on a machine that was busy with other things say nothing, and are not written down.
+UNTIMED: Final = -1.0
+UNKNOWN: Final = "?"
 # Techniques, the strongest claim first; in the table in this order.
 SPECIFICATION, REPLAY, TRACE, SIMULATION, TEST = "TLC", "replay", "trace", "simulation", "test"
 TECHNIQUES: Final = (SPECIFICATION, REPLAY, TRACE, SIMULATION, TEST)
@@ -113,12 +116,17 @@ def replaced(text: str, name: str, part: str) -> str:
     return f"{before}{begin}{part.strip()}\n{end}{rest.partition(end)[2]}"
 
 
+def seconds_in(cell: str) -> float:
+    """What a cell of the last column says."""
+    return UNTIMED if cell == UNKNOWN else float(cell)
+
+
 def read(page: Path = PAGE) -> list[Row]:
     """The rows of the code's mutants."""
     found = []
     for mutant, _, _, technique, by, seconds in rows_in(page.read_text(), CODE):
         if technique in TECHNIQUES:
-            found.append(Row(mutant, technique, "" if by == SURVIVED else by.strip("`"), float(seconds or 0)))
+            found.append(Row(mutant, technique, "" if by == SURVIVED else by.strip("`"), seconds_in(seconds)))
     return found
 
 
@@ -137,7 +145,8 @@ def write(new: Iterable[Row], page: Path = PAGE) -> str:
             lines.append([mutant.id, mutant.what, mutant.breaks, f"equivalent: {mutant.equivalent}", "", ""])
         for row in rows:
             if row.mutant == mutant.id:
-                by, seconds = (f"`{row.by}`", f"{row.seconds:.1f}") if row.by else (SURVIVED, f"{row.seconds:.1f}")
+                by = f"`{row.by}`" if row.by else SURVIVED
+                seconds = UNKNOWN if row.seconds == UNTIMED else f"{row.seconds:.1f}"
                 lines.append([mutant.id, mutant.what, mutant.breaks, row.technique, by, seconds])
     said = summary(rows, all_mutants.values())
     text = page.read_text()

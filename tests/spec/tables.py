@@ -6,6 +6,7 @@ Seconds are of a whole run, Java's start included, on the machine of whoever ran
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ def properties(model: Model) -> str:
     return ", ".join(f"{len(group)} {kind}" for group, kind in counted if group)
 
 
-def model_rows(text: str, found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+def model_rows(text: str, found: Mapping[str, Mapping[str, Any]], timed: bool) -> list[list[str]]:
     """A row for each model that is searched; what a run did not look at keeps its seconds and verdict."""
     before = {row[0]: row for row in matrix.rows_in(text, MODELS)}
     rows = []
@@ -44,7 +45,7 @@ def model_rows(text: str, found: Mapping[str, Mapping[str, Any]]) -> list[list[s
         if run is not None:
             violated = f": {run['violated']}" if run["violated"] else ""
             verdict = f"{run['verdict']}{violated}" if not run["problems"] else f"NOT AS RECORDED: {run['problems']}"
-            seconds = f"{run['seconds']:.0f}"
+            seconds = f"{run['seconds']:.0f}" if timed else UNKNOWN
         if model.set == "deep":
             # Nothing of these is recorded elsewhere.
             counted = [f"{run['distinct']:,}", str(run["depth"])] if run is not None else [old_states, old_depth]
@@ -65,7 +66,7 @@ def total(rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def mutant_rows(text: str, found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+def mutant_rows(text: str, found: Mapping[str, Mapping[str, Any]], timed: bool) -> list[list[str]]:
     """A row for each switch."""
     before = {row[0]: row for row in matrix.rows_in(text, matrix.SPEC)}
     rows = []
@@ -73,7 +74,8 @@ def mutant_rows(text: str, found: Mapping[str, Mapping[str, Any]]) -> list[list[
         name = f"{mutant.module}.{mutant.name}"
         run = found.get(name)
         if run is not None:
-            said = [run["noticed_by"] or "NOT NOTICED", str(run["steps"]), f"{run['seconds']:.1f}"]
+            seconds = f"{run['seconds']:.1f}" if timed else UNKNOWN
+            said = [run["noticed_by"] or "NOT NOTICED", str(run["steps"]), seconds]
         else:
             said = before.get(name, [UNKNOWN] * 7)[-3:]
         rows.append([name, mutant.what, mutant.breaks, mutant.twin or "", *said])
@@ -85,23 +87,26 @@ def code_rows(spec_rows: Sequence[Sequence[str]]) -> list[matrix.Row]:
     rows = {}
     for name, _, breaks, twin, by, _, seconds in spec_rows:
         if twin and by == breaks:
-            row = matrix.Row(twin, matrix.SPECIFICATION, f"{name}: {by}", float(seconds))
+            row = matrix.Row(twin, matrix.SPECIFICATION, f"{name}: {by}", matrix.seconds_in(seconds))
             rows[twin] = min(row, rows.get(twin, row), key=lambda each: each.seconds)
     return list(rows.values())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Read a run's lines, write the pages."""
-    (name,) = sys.argv[1:] if argv is None else argv
-    lines = [json.loads(line) for line in Path(name).read_text().splitlines()]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--busy", action="store_true", help="the machine had other work: write no seconds down")
+    arguments = parser.parse_args(argv)
+    lines = [json.loads(line) for line in arguments.file.read_text().splitlines()]
     models = {line["model"]: line for line in lines if "model" in line}
     mutants = {line["mutant"]: line for line in lines if "mutant" in line}
     text = PAGE.read_text()
-    rows = model_rows(text, models)
+    rows = model_rows(text, models, not arguments.busy)
     text = matrix.replaced(text, MODELS, f"{matrix.table(HEAD, rows)}\n\n{total(rows)}")
     PAGE.write_text(text)
     text = matrix.PAGE.read_text()
-    spec_rows = mutant_rows(text, mutants)
+    spec_rows = mutant_rows(text, mutants, not arguments.busy)
     matrix.PAGE.write_text(matrix.replaced(text, matrix.SPEC, matrix.table(matrix.HEADS[matrix.SPEC], spec_rows)))
     matrix.write(code_rows(spec_rows))
     print(total(rows))
