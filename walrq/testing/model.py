@@ -12,7 +12,7 @@ leave open is decided here in a sentence marked "Chosen:", so that a difference 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import attrs
@@ -27,41 +27,16 @@ from walrq.testing.model_queue import (
     LEASED,
     PARKED,
     READY,
+    Granted,
+    Lent,
     Message,
     Queue,
+    continues,
+    matches,
 )
 from walrq.testing.model_tokens import Tokens
 
 NO_DLQ: Final = "none"
-
-
-@attrs.frozen
-class Lent:
-    """One message of a lease's answer; with `lease` 0 it moved on instead."""
-
-    queue: str
-    uid: int
-    lease: int
-    offset: int
-    body: tuple[int, int, int]
-    id: int
-    delivery: int
-    attempts: int
-    fence: tuple[int, int]
-    priority: int
-    pushed_ms: int
-    group: str | None
-    task: int = 0
-
-
-@attrs.frozen
-class Granted:
-    """A lease's answer; `ended` names (uid, lease number) of what a retried one no longer holds whole."""
-
-    messages: tuple[Lent, ...]
-    parked_ms: int
-    visibility_ms: int
-    ended: tuple[tuple[int, int], ...] = ()
 
 
 Result: TypeAlias = (
@@ -618,7 +593,7 @@ class Model:
         before: Message | None = None
         while len(lent) < room and (message := queue.next_turn()) is not None:
             message.delivery += 1
-            legal = before is not None and _continues(before, message) and not numbered
+            legal = before is not None and continues(before, message) and not numbered
             if self._ordinal in self._runs and not legal and len(lent) not in cuts:
                 raise IllegalRun(f"{message} cannot share a receipt with {before}")
             if not legal or len(lent) in cuts:
@@ -817,7 +792,7 @@ class Model:
             ready = [m for m in graveyard.messages.values() if m.state == READY and m.origin == queue.name]
             dead += [(graveyard, m) for m in sorted(ready, key=lambda m: m.sequence)]
         dead += [(queue, m) for m in queue.those(PARKED)]
-        return [(home, m) for home, m in dead if _matches(m, where)]
+        return [(home, m) for home, m in dead if matches(m, where)]
 
     def _redrive(self, command: c.Redrive) -> Result:
         queue = self._existing(command.queue)
@@ -889,27 +864,3 @@ class Model:
             return False
         bound = queue.settings["max_in_flight"]
         return bound is None or len(queue.those(LEASED)) < bound
-
-
-def _continues(before: Message, message: Message) -> bool:
-    """True when two messages just taken one after the other belong to one run."""
-    return (
-        message.body == (*before.body[:2], before.body[2] + 1)
-        and message.id == before.id + 1
-        and message.sequence == before.sequence + 1
-        and (message.delivery, message.attempts, message.group) == (before.delivery, before.attempts, before.group)
-    )
-
-
-def _matches(message: Message, where: api.Filter | None) -> bool:
-    if where is None:
-        return True
-    last = message.story[-1] if message.story else None
-    given: Iterable[bool] = (
-        where.reason is None or where.reason == message.reason,
-        where.error_type is None or (last is not None and where.error_type == last.error_type),
-        where.error_contains is None
-        or (last is not None and last.error_text is not None and where.error_contains in last.error_text),
-        where.ids is None or message.id in where.ids,
-    )
-    return all(given)

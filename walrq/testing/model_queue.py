@@ -5,7 +5,7 @@ See `model.py`, which says what happens to them and when.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 import attrs
@@ -164,3 +164,57 @@ class Queue:
         """Drop the lease once nothing of it is outstanding."""
         if not any(m.state == LEASED and m.lease == lease for m in self.messages.values()):
             self.lease_counts.pop(lease, None)
+
+
+@attrs.frozen
+class Lent:
+    """One message of a lease's answer; with `lease` 0 it moved on instead."""
+
+    queue: str
+    uid: int
+    lease: int
+    offset: int
+    body: tuple[int, int, int]
+    id: int
+    delivery: int
+    attempts: int
+    fence: tuple[int, int]
+    priority: int
+    pushed_ms: int
+    group: str | None
+    task: int = 0
+
+
+@attrs.frozen
+class Granted:
+    """A lease's answer; `ended` names (uid, lease number) of what a retried one no longer holds whole."""
+
+    messages: tuple[Lent, ...]
+    parked_ms: int
+    visibility_ms: int
+    ended: tuple[tuple[int, int], ...] = ()
+
+
+def continues(before: Message, message: Message) -> bool:
+    """True when two messages just taken one after the other belong to one run."""
+    return (
+        message.body == (*before.body[:2], before.body[2] + 1)
+        and message.id == before.id + 1
+        and message.sequence == before.sequence + 1
+        and (message.delivery, message.attempts, message.group) == (before.delivery, before.attempts, before.group)
+    )
+
+
+def matches(message: Message, where: api.Filter | None) -> bool:
+    """True when a filter of dead messages lets this one through."""
+    if where is None:
+        return True
+    last = message.story[-1] if message.story else None
+    given: Iterable[bool] = (
+        where.reason is None or where.reason == message.reason,
+        where.error_type is None or (last is not None and where.error_type == last.error_type),
+        where.error_contains is None
+        or (last is not None and last.error_text is not None and where.error_contains in last.error_text),
+        where.ids is None or message.id in where.ids,
+    )
+    return all(given)
