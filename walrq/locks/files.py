@@ -15,6 +15,8 @@ from walrq.errors import ConfigError
 from walrq.limits import TOKEN_BYTES_MAX
 
 log = logging.getLogger("walrq.locks")
+# Who runs no node has set up no logs, and is not to be spoken to for that.
+log.addHandler(logging.NullHandler())
 
 _OTHERS_READ: Final = stat.S_IRGRP | stat.S_IROTH
 
