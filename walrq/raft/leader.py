@@ -155,7 +155,7 @@ class Leader:
         self._quorum_elapsed = 0
         heard = {node for node, progress in self.progress.items() if progress.active} | {self._node_id}
         for progress in self.progress.values():
-            progress.active = False
+            progress.was_active, progress.active = progress.active, False
         return has_majority(self._membership.current.voters, heard)
 
     # --- what is sent ---------------------------------------------------------------------------------------

@@ -237,7 +237,7 @@ class Node:
                     f"{RAFT_PROMOTE_LAG_ENTRIES_MAX}",
                     limit=RAFT_PROMOTE_LAG_ENTRIES_MAX,
                 )
-            if not progress.active:
+            if not (progress.active or progress.was_active):
                 raise NotReady(f"node {node!r} was not heard of lately; a learner is promoted while it answers")
         return self._change(configuration)
 

@@ -71,6 +71,7 @@ class Progress:
         match: it holds everything up to here durably, as far as known.
         state: see the module.
         active: something came from it since the leader last counted its quorum.
+        was_active: it was at that count, so something came from it within the last two.
         recovering: it said that it is being repaired: what it acknowledged before does not count.
         forgotten: and that is forgotten: what it acknowledges since then, it has.
         session: of its appends; answers to an earlier one are of a log that is lost.
@@ -85,6 +86,7 @@ class Progress:
     match: int = 0
     state: State = State.PROBE
     active: bool = False
+    was_active: bool = False
     recovering: bool = False
     forgotten: bool = False
     session: int = 0
