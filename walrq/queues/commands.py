@@ -371,7 +371,15 @@ Command: TypeAlias = (
 )
 
 # Since which version of the state machine a kind of command may be proposed; those that are not here: since 1.
-SINCE: Final[dict[type, int]] = {Hydrate: 2, SetWindow: 2, HydrateFar: 2, SweepFar: 2, LoseFar: 2, PutToken: 2, DropToken: 2}
+SINCE: Final[dict[type, int]] = {
+    Hydrate: 2,
+    SetWindow: 2,
+    HydrateFar: 2,
+    SweepFar: 2,
+    LoseFar: 2,
+    PutToken: 2,
+    DropToken: 2,
+}
 
 
 # Settings of queues that came with version 2.
