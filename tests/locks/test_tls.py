@@ -77,7 +77,8 @@ async def test_every_door_speaks_tls_and_nothing_else(tmp_path: Path) -> None:
         def blocking() -> tuple[int, int]:
             with walrq.connect(url) as client:
                 client.push_batch("jobs", [b"y" * 100_000] * 10)
-                return sum(len(each) for each in client.poll_batch("jobs", 10)), sum(each.ready for each in client.list_queues())
+                taken = sum(len(each) for each in client.poll_batch("jobs", 10))
+                return taken, sum(each.ready for each in client.list_queues())
 
         counts = await trio.to_thread.run_sync(blocking)
         trusting = papers.trusting()
