@@ -57,7 +57,7 @@ class Driver:
 
     Attributes:
         persister: the thread through which everything that writes to the log goes, one call at a time.
-        on_turn: called after every turn (the reaper and the compactor look whether they are needed).
+        on_turn: called after every turn (the reaper, the compactor and the doorman look whether they are needed).
         on_written: told of each entry the seconds from when it was taken until it was durable here and answered; None
             while nobody wants to know.
     """
@@ -179,6 +179,8 @@ class Driver:
             assert broker is not None
             broker.resolve(self._replica.background_done(job))
             self.pump()
+            # A peer's snapshot may have put another state in place, with nothing left to apply.
+            self._tell()
 
     async def run_read_ahead(self) -> None:
         """Read what queues will want from beyond the hot window before they do, one job after another."""

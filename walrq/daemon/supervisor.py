@@ -369,6 +369,7 @@ def _wire(
         node_stats=node_stats,
     )
     broker.doorman = doorman = Doorman(broker, keys)
+    driver.on_turn.append(doorman.look)
     links = None if setting is None else Peers(setting, replica, driver, broker)
     compactor = Compactor(replica, storage, driver, broker, clock)
     return Node(

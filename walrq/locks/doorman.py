@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("walrq.locks")
 
-# How long a connection without requests may outlive its token.
+# How long a connection without requests may outlive its token: who changed it gets his answer before.
 _SWEEP_S: Final = 0.5
 BEHALF: Final = "for"
 """In the features of a Hello from another node: the token whose client it speaks for."""
@@ -141,6 +141,9 @@ class Doorman:
         self._broker = broker
         self.lock = Lock(keys, lambda: broker.machine.book, lambda: broker.machine.secret)
         self.audit = Audit()
+        # What the lock was when the connections were looked at last.
+        self._seen = self.lock.revision
+        self._changed = trio.Event()
         broker.serve(
             {
                 api.SetToken: self._set_token,
@@ -204,14 +207,19 @@ class Doorman:
 
     # --- going ----------------------------------------------------------------------------------------------
     async def run(self) -> None:
-        """Send away whose token is gone, until cancelled."""
-        seen = self.lock.revision
+        """Send away whose token is gone, until cancelled. Asleep until `look` sees a change."""
         while True:
+            self.look()
+            await self._changed.wait()
             await trio.sleep(_SWEEP_S)
-            revision = self.lock.revision
-            if revision != seen:
-                seen = revision
-                self.sweep()
+            self._changed = trio.Event()
+            self._seen = self.lock.revision
+            self.sweep()
+
+    def look(self) -> None:
+        """Something was applied: the tokens may be others now. Called after every turn."""
+        if self.lock.revision != self._seen:
+            self._changed.set()
 
     def sweep(self) -> None:
         """Look at all connections."""
