@@ -11,6 +11,7 @@ from walrq import api
 from walrq.daemon import bodies
 from walrq.errors import Code
 from walrq.protocol.framing import frame
+from walrq.protocol.server import ServerConnection
 
 pytestmark = [pytest.mark.trio, pytest.mark.parametrize("front", FRONTS)]
 
@@ -557,10 +558,11 @@ async def test_a_reply_that_cannot_be_made_ends_its_connection_only(
     async with running(front) as world:
         victim, other = await world.connect(), await world.connect()
         with monkeypatch.context() as patch:
-            patch.setattr("walrq.protocol.server.encode_reply", lambda *_: 1 // 0)
+            patch.setattr(ServerConnection, "_encode_reply", lambda *_: 1 // 0)
             await victim.send(api.Push("jobs", columns(b"a")))
             await trio.testing.wait_all_tasks_blocked()
 
         assert "reply_failed" in caplog.text
-        await victim.wait_closed()
+        with trio.fail_after(10):
+            await victim.wait_closed()
         assert 1 == (await other.ask(api.Push("jobs", columns(b"b")))).count
