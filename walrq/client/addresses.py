@@ -5,11 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import ssl
+from typing import TYPE_CHECKING
 
 from walrq.client.config import URL_VARIABLE, Endpoint
 from walrq.client.failures import ServerUnreachable
 from walrq.errors import ConnectionLost, NotLeader, RemoteProtocolError, WalrqError
+
+if TYPE_CHECKING:
+    # At run time only where TLS is used, as in `config`.
+    import ssl
 
 # Probes of a silent peer before the kernel gives the connection up.
 KEEP_ALIVE_PROBES = 3
@@ -30,8 +34,13 @@ def tune(raw: socket.socket, keep_alive_s: float) -> None:
             raw.setsockopt(socket.IPPROTO_TCP, option, number)
 
 
-# What a socket without waiting says when it would have to wait.
-NOT_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+def not_now(*, is_tls: bool) -> tuple[type[OSError], ...]:
+    """What a socket without waiting says when it would have to wait."""
+    if not is_tls:
+        return BlockingIOError, InterruptedError
+    import ssl
+
+    return BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError
 
 
 def shake(sock: socket.socket, context: ssl.SSLContext, host: str) -> ssl.SSLSocket:
@@ -45,6 +54,8 @@ def shake(sock: socket.socket, context: ssl.SSLContext, host: str) -> ssl.SSLSoc
 
 def left_in(sock: socket.socket) -> bytes:
     """What TLS has decrypted already: no selector tells of it."""
+    import ssl
+
     found = b""
     assert isinstance(sock, ssl.SSLSocket)
     while sock.pending():
@@ -69,9 +80,11 @@ def explain(endpoint: Endpoint, cause: BaseException | None, refused: WalrqError
         return NotLeader(f"no leader found at {endpoint}: {refused.text}", **refused.details)
     if refused is not None:
         return refused
-    if isinstance(cause, ssl.SSLCertVerificationError):
+    # Only a certificate's error has this; told by it, so that a failure in the clear need not import `ssl` either.
+    unproved = getattr(cause, "verify_message", None)
+    if unproved is not None:
         return ServerUnreachable(
-            f"the server at {endpoint} cannot prove who it is: {cause.verify_message}; tls_ca (WALRQ_TLS_CA) names the"
+            f"the server at {endpoint} cannot prove who it is: {unproved}; tls_ca (WALRQ_TLS_CA) names the"
             " authority that signed its certificate"
         )
     if isinstance(cause, TimeoutError):

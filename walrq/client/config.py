@@ -11,9 +11,8 @@ import difflib
 import math
 import os
 import socket
-import ssl
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import attrs
@@ -28,6 +27,10 @@ from walrq.limits import (
     TOKEN_BYTES_MAX,
     WORKER_NAME_BYTES_MAX,
 )
+
+if TYPE_CHECKING:
+    # At run time only where TLS is used: the import takes longer than a command in the clear should wait for it.
+    import ssl
 
 SCHEME: Final = "walrq"
 TLS_SCHEME: Final = "walrqs"
@@ -386,6 +389,8 @@ def context_of(config: ClientConfig) -> ssl.SSLContext | None:
         return None
     if config.tls_context is not None:
         return config.tls_context
+    import ssl
+
     try:
         context = ssl.create_default_context(cafile=config.tls_ca)
     except (OSError, ssl.SSLError) as error:

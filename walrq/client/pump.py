@@ -26,7 +26,7 @@ from typing import Final, NoReturn, Protocol, TypeVar
 
 from walrq import api
 from walrq.client import operations as op
-from walrq.client.addresses import NOT_NOW, explain, left_in, shake, tune
+from walrq.client.addresses import explain, left_in, not_now, shake, tune
 from walrq.client.config import ClientConfig, Endpoint, context_of, with_surroundings
 from walrq.client.exchange import Call, Exchange, Link
 from walrq.client.failures import unpicklable
@@ -62,6 +62,7 @@ class Pump:
         self._nodes = endpoints if isinstance(endpoints, Nodes) else Nodes(tuple(endpoints))
         self.config = config = with_surroundings(config)
         self._tls = context_of(config)
+        self._not_now = not_now(is_tls=self._tls is not None)
         self._look_up_s = min(LOOK_UP_S, config.node_timeout_s / 2)
         # Called around every wait with the lock held: it may raise, and must not call the client.
         self.on_turn: Callable[[], None] | None = None
@@ -343,7 +344,7 @@ class Pump:
             data = sock.recv(RECEIVE_BYTES)
             if self._tls is not None:
                 data += left_in(sock)
-        except NOT_NOW:
+        except self._not_now:
             return  # it was ready for sending only
         except OSError as error:
             self._lost(error)
@@ -386,7 +387,7 @@ class Pump:
             return
         try:
             sent = sock.send(data)
-        except NOT_NOW:
+        except self._not_now:
             sent = 0
         except OSError as error:
             self._lost(error)
