@@ -182,7 +182,8 @@ def did_you_mean(word: str, group: click.Group, ctx: click.Context) -> str:
         found = get_close_matches(word, names, 3)
     if not found and group is app:
         groups = [each for name in names if isinstance(each := group.get_command(ctx, name), click.Group)]
-        found = [f"{each.name} {word}" for each in groups if word in each.commands][:3]
+        # In the order of the help, so that the ones left out are those that are used least.
+        found = [f"{each.name} {word}" for each in groups if word in each.commands][:4]
     return f" Did you mean {' or '.join(found)}?" if found else ""
 
 

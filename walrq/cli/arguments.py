@@ -178,7 +178,7 @@ SETTINGS: Final = (
     ("--body-cache-bytes", "BYTES", "Memory for bodies of messages.  [32MiB]"),
     ("--max-hot-messages", "N", "Messages with metadata in memory.  [200000]"),
     ("--max-hot-bytes", "BYTES", "Bytes of their payloads.  [1GiB]"),
-    ("--max-memory", "BYTES", "Memory beyond which pushes are refused, like 1GiB.  [no bound]"),
+    ("--max-memory", "BYTES", "Memory beyond which pushes are refused, like 1GiB; 0 = no bound.  [0]"),
     ("--log-level", "LEVEL", "debug, info, warning or error.  [info]"),
     ("--log-format", "FORMAT", "auto, human or json.  [auto]"),
     ("--front", "KIND", "What carries TCP: auto, reactor or stream.  [auto]"),
@@ -231,13 +231,19 @@ _DTQ_OTHERS: Final = {
 }
 
 
+def _dtq_help(name: str) -> str:
+    if name in _DTQ_SETTINGS:
+        return f"DTQ's name of --{_DTQ_SETTINGS[name].replace('_', '-')}."
+    return f"A flag of DTQ, refused: {_DTQ_OTHERS[name]}."
+
+
 def dtq_options(command: F) -> F:
     """DTQ's flags, not shown in help; `from_dtq` makes settings of them."""
     names = {"bind": ("--bind", "-b"), "aof": ("--aof", "-a")}
     for name in (*_DTQ_SETTINGS, *_DTQ_OTHERS):
         flags = names.get(name, (f"--{name.replace('_', '-')}",))
         is_flag = name == "auto_failover"
-        command = click.option(*flags, name, hidden=True, is_flag=is_flag, default=None)(command)
+        command = click.option(*flags, name, hidden=True, is_flag=is_flag, default=None, help=_dtq_help(name))(command)
     return command
 
 
