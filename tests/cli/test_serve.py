@@ -65,7 +65,8 @@ def test_an_open_door_has_to_be_wanted(tmp_path: Path) -> None:
         ("127.0.0.1", ()),
         ("0.0.0.0", ("--requirepass-file", str(password))),
     ):
-        name = "-".join((host, *more)).replace("/", "-")
+        # The log names the directory, which must not hold the words that are looked for, as pytest's own folder does.
+        name = f"{host}-{len(more)}"
         with shell.popen(
             "serve", "--data-dir", name, "--listen", f"{host}:0", "--log-format", "human", *more
         ) as serving:
