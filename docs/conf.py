@@ -51,11 +51,10 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 
 # Nothing is fetched while building, so the names of other libraries stay plain text.
-# Nothing is fetched while building, so the names of other libraries stay plain text.
 nitpick_ignore_regex = [
     # What a batch is made from; only the client itself reads it.
     (r"py:class", r"walrq\.api\.Delivered"),
-    (r"py:.*", r"(collections|datetime|enum|types|typing|pathlib|contextlib|threading|attrs?|anyio|trio)\..*"),
+    (r"py:.*", r"(collections|datetime|enum|types|typing|pathlib|contextlib|threading|ssl|attrs?|anyio|trio)\..*"),
     (r"py:.*", r"(Any|Callable|Iterable|Mapping|Sequence|Iterator|AsyncIterator|Awaitable|Coroutine|datetime)"),
     (r"py:.*", r"(Self|Literal|Final|ClassVar|TracebackType|ParamSpec|P|timedelta|Path|CancelScope|frozenset)"),
 ]

@@ -18,11 +18,13 @@ PAGES = sorted(
 NOT_RUN: dict[str, list[str]] = {
     "docs/architecture.md": ["a fragment of the driver's loop", "a fragment of the driver's loop"],
     "docs/benchmarks.md": ["measures for minutes"],
-    "docs/formal.md": ["takes a minute", "takes a while"],
+    "docs/formal.md": ["takes a minute", "takes hours", "takes a while"],
     "docs/migrating/celery.md": ["needs Celery"],
     "docs/migrating/redis-lists.md": ["needs Redis", "needs Redis"],
     "docs/migrating/rq.md": ["needs rq and Redis"],
     "docs/migrating/sqs.md": ["needs AWS"],
+    "docs/mutants.md": ["takes hours"],
+    "docs/operations.md": ["makes secrets and locks a node"],
     "docs/simulator.md": ["takes an hour"],
 }
 
