@@ -26,6 +26,7 @@ from walrq.daemon.config import Config
 from walrq.daemon.driver import Driver
 from walrq.daemon.reaper import Reaper
 from walrq.errors import Code, StorageError
+from walrq.limits import DESCRIPTORS_KEPT
 from walrq.protocol.client import Answer, ClientState, Closed, WentAway
 from walrq.testing.disk import SimDisk
 
@@ -289,17 +290,25 @@ def test_running_out_of_descriptors_refuses_politely_and_recovers(tmp_path: Path
         with daemon.connect() as first:
             before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
             held = len(os.listdir(f"/proc/{pid}/fd"))
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, (held + 2, before[1]))
-            clients = [socket.create_connection(("127.0.0.1", daemon.port), timeout=30) for _ in range(10)]
-            refusals = [client.recv(4096) for client in clients[2:]]
-            assert api.Pong() == first.ask(api.Ping())
+
+            def refused(limit: int, taken: int) -> list[bytes]:
+                """What ten clients are told, but for the first `taken`, with so many descriptors."""
+                resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, before[1]))
+                clients = [socket.create_connection(("127.0.0.1", daemon.port), timeout=30) for _ in range(10)]
+                refusals = [client.recv(4096) for client in clients[taken:]]
+                assert api.Pong() == first.ask(api.Ping())
+                for client in clients:
+                    client.close()
+                return refusals
+
+            without_any = refused(held, 0)
+            with_the_kept = refused(held + 2 + DESCRIPTORS_KEPT, 2)
             resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
-            for client in clients:
-                client.close()
             with daemon.connect() as late:
                 assert api.Pong() == late.ask(api.Ping())
 
-        assert all(b"no file descriptor left" in refusal for refusal in refusals)
+        assert all(b"no file descriptor left" in refusal for refusal in without_any)
+        assert all(b"no descriptors left for connections" in refusal for refusal in with_the_kept)
         backed_off = [line for line in daemon.lines() if line["event"] == "accept_backs_off"]
         assert 1 <= len(backed_off) <= 20
         daemon.process.send_signal(signal.SIGTERM)
