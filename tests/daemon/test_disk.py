@@ -12,6 +12,7 @@ from walrq.daemon.config import Config
 from walrq.daemon.supervisor import make_front, open_node, start_core
 from walrq.errors import Code, DataDirLocked, StorageError
 from walrq.limits import DELAY_MS_MAX, MIB, SEGMENT_BYTES_MIN
+from walrq.queues.commands import Push, Tagged
 from walrq.testing.disk import SimDisk
 
 pytestmark = pytest.mark.trio
@@ -155,3 +156,20 @@ async def test_small_segments_and_a_short_backlog_make_a_small_disk() -> None:
         assert [b"kept"] == [message.payload for message in page.messages]
     print(f"at most {highest} bytes")
     assert highest < 40_000_000
+
+
+async def test_what_was_taken_is_written_when_the_node_ends_at_that_moment() -> None:
+    """The persist thread may have ended before the driver: the batch is written all the same, and nobody waits."""
+    node = await open_node(Config(data_dir="data"), disk=SimDisk(), clock=mock_wall())
+    try:
+        await node.driver.turn(node.broker)
+        before = node.replica.applied_index
+        node.replica.propose(Tagged(Push("jobs", columns(b"a"))))
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await node.driver.turn(node.broker)
+
+        assert not node.driver.is_writing
+        assert before < node.replica.applied_index
+    finally:
+        node.replica.close(clean=False)

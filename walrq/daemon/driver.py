@@ -304,7 +304,9 @@ class Driver:
             return False
         self._writing = True
         self._send_out()
-        await self.persister.call(self._replica.persist, batch)
+        # What was taken is written, also when the node ends just now: the end waits for it.
+        with trio.CancelScope(shield=True):
+            await self.persister.call(self._replica.persist, batch)
         self._conclude(broker, batch)
         return True
 
