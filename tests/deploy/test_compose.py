@@ -30,7 +30,7 @@ def test_every_node_is_confined_and_has_a_place_of_its_own() -> None:
     assert [[f"{name}:{one(IMAGE, 'VOLUME')}"] for name in SERVICES] == volumes
     assert set(SERVICES) == set(FOUND["volumes"])
     assert len(ports) == len(set(ports))
-    assert all(port.startswith("127.0.0.1:") for port in ports), "there is no authentication of clients"
+    assert all(port.startswith("127.0.0.1:") for port in ports), "it is for trying, on this machine"
     for service in SERVICES.values():
         assert service["read_only"] is True
         assert ["ALL"] == service["cap_drop"]
@@ -41,10 +41,12 @@ def test_every_node_is_confined_and_has_a_place_of_its_own() -> None:
 def test_the_password_comes_from_a_secret() -> None:
     """A password in a variable is in every `docker inspect`."""
     for service in SERVICES.values():
-        (name,) = service["secrets"]
-        assert f"/run/secrets/{name}" == service["environment"]["WALRQ_CLUSTER_SECRET_FILE"]
-        assert "WALRQ_CLUSTER_SECRET" not in service["environment"]
-        assert name in FOUND["secrets"]
+        given = service["environment"]
+        secret, token = service["secrets"]
+        assert f"/run/secrets/{secret}" == given["WALRQ_CLUSTER_SECRET_FILE"]
+        assert {f"/run/secrets/{token}"} == {given["WALRQ_ADMIN_TOKEN_FILE"], given["WALRQ_TOKEN_FILE"]}
+        assert not {"WALRQ_CLUSTER_SECRET", "WALRQ_ADMIN_TOKEN", "WALRQ_TOKEN", "WALRQ_REQUIREPASS"} & set(given)
+        assert {secret, token} == set(FOUND["secrets"])
 
 
 def test_every_node_is_told_the_same_list_and_who_it_is() -> None:
@@ -57,7 +59,8 @@ def test_every_node_is_told_the_same_list_and_who_it_is() -> None:
 
         assert name == config.node_id
         assert dict(config.bootstrap)[name] == config.advertise
-        assert set() == set(service["environment"]) - set(VARIABLES)
+        # The token file is for the commands that are run inside.
+        assert {"WALRQ_TOKEN_FILE"} == set(service["environment"]) - set(VARIABLES)
         assert str(config.advertise).rpartition(":")[2] in one(IMAGE, "EXPOSE").split()
     assert 1 == len(lists)
 
@@ -81,6 +84,9 @@ def started(tmp_path: Path) -> Iterator[dict[str, Shell]]:
             text = re.sub(rf"\b{name}:50151\b", place.peer, text)
         return text
 
+    token = tmp_path / "admin-token"
+    token.write_text("a token of this test, long enough")
+    token.chmod(0o400)
     shells: dict[str, Shell] = {}
     processes = []
     try:
@@ -95,6 +101,8 @@ def started(tmp_path: Path) -> Iterator[dict[str, Shell]]:
                 WALRQ_LISTEN=places[name].listen,
                 WALRQ_PEER_LISTEN=places[name].peer,
                 WALRQ_CLUSTER_SECRET_FILE=str(made.secret),
+                WALRQ_ADMIN_TOKEN_FILE=str(token),
+                WALRQ_TOKEN_FILE=str(token),
             )
             processes.append(shell.popen(*map(here, service["command"])))
             shell.environment["WALRQ_SERVER"] = f"walrq://{places[name].listen}"

@@ -71,7 +71,9 @@ def test_the_unit_starts_a_node_reloads_and_stops_it(tmp_path: Path) -> None:
     reload_program, *reload_words = only("ExecReload").split()
     assert (["-HUP", "$MAINPID"], "kill") == (reload_words, Path(reload_program).name)
     place = prepare(tmp_path / "ports", 1, 0).places[0]
-    (tmp_path / "secret").write_text("a secret of this test")
+    for name in ("secret", "token"):
+        (tmp_path / name).write_text(f"a {name} of this test, long enough")
+        (tmp_path / name).chmod(0o600)
     # The settings file as it is, but for what is of another machine.
     shell = make_shell(tmp_path, None)
     shell.environment.update(
@@ -81,6 +83,7 @@ def test_the_unit_starts_a_node_reloads_and_stops_it(tmp_path: Path) -> None:
         WALRQ_PEER_LISTEN=place.peer,
         WALRQ_BOOTSTRAP=f"n1={place.peer}",
         WALRQ_CLUSTER_SECRET_FILE=str(tmp_path / "secret"),
+        WALRQ_ADMIN_TOKEN_FILE=str(tmp_path / "token"),
     )
     log = b""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
