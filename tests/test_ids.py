@@ -14,7 +14,8 @@ from walrq import ids
 from walrq.errors import InvalidQueueName, ReceiptInvalid
 from walrq.limits import SHARDS
 
-uids = st.integers(0, (1 << 32) - 1)
+# 0 is no queue's: it marks the receipts of tasks.
+uids = st.integers(1, (1 << 32) - 1)
 wall_clocks = st.integers(0, (1 << 48) - 1)
 sequences = st.integers(0, ids.SEQUENCE_MAX)
 leases = st.integers(0, (1 << 64) - 1)
