@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, dataclass_transform
 
 import attrs
 
@@ -180,6 +180,11 @@ class State(enum.IntEnum):
     LEASED = 2
     PARKED = 3
     DEAD = 4
+
+
+# `after` of a peek at delayed messages: this and a sequence, for those from there on in order of sequence. Without
+# it what is due soon comes first, and what is due later as it lies.
+SINCE: Final = 1 << 62
 
 
 @value

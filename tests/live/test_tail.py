@@ -144,6 +144,30 @@ def test_more_than_a_page_comes_whole_and_in_order(client: walrq.Client) -> None
     assert [str(number) for number in range(total)] == seen
 
 
+def test_delayed_messages_are_seen_once_in_order_however_late_they_are_due(client: walrq.Client) -> None:
+    """Those that wait on the disk too: a message due next month is no newer than the one that came after it."""
+    client.create_queue("late")
+    before = [f"old {number}" for number in range(PEEK_MESSAGES_MAX + 200)]
+    for number in range(0, len(before), 400):
+        client.push_batch("late", [each.encode() for each in before[number : number + 400]], delay=86_400)
+    looking = Tail(client, "late", "delayed")
+    assert before[-3:] == payloads(looking.last(3))
+    assert Step() == looking.fresh()
+    expected: list[str] = []
+    for number in range(2 * PEEK_MESSAGES_MAX // 50):
+        expected += [f"{number} {position}" for position in range(50)]
+        client.push_batch("late", [each.encode() for each in expected[-50:]], delay=(60, 3600, 2_592_000)[number % 3])
+    seen: list[str] = []
+    more = True
+    while more:
+        step = looking.fresh()
+        seen += payloads(step)
+        more = step.more
+
+    assert expected == seen
+    assert Step() == looking.fresh()
+
+
 def test_a_queue_made_anew_is_followed_from_its_first_message(client: walrq.Client) -> None:
     """Sequences begin anew with it; while it is away there is nothing."""
     client.push_batch("anew", [b"x"] * 50)

@@ -22,7 +22,7 @@ import attrs
 import trio
 
 from walrq.api import Columns, Delivered, Page, Peeked, Polled
-from walrq.errors import CorruptRecord, MessageTooLarge, Reclaimed
+from walrq.errors import CorruptRecord, MessageTooLarge, Reclaimed, WalrqError
 from walrq.ids import make_receipt, task_receipt
 from walrq.limits import POLL_BYTES_MAX
 from walrq.queues.commands import Target
@@ -355,6 +355,19 @@ class ColdReplies:
         """Run `fill(look_up)` in the thread, then `then(its result)` here."""
         self._jobs.append((fill, then))
         self._wake.set()
+
+    def add_far(
+        self, attempt: Callable[[], str], then: Callable[[], None], failed: Callable[[WalrqError], None]
+    ) -> None:
+        """Look through what waits beyond the horizon in the thread, then `then()` here, or `failed` with why not."""
+
+        def done(why: str) -> None:
+            if why:
+                failed(CorruptRecord(f"a page of delayed messages is damaged: {why}"))
+            else:
+                then()
+
+        self.add(lambda _: attempt(), done)
 
     async def run(self, flush: Callable[[], None]) -> None:
         """Serve for ever; `flush` is called after each round of replies."""

@@ -674,6 +674,9 @@ class Broker:
             )
             self._look(search, lambda: self._peek_cold(call, request, search))
             return
+        if request.state == api.State.DELAYED and api.SINCE <= request.after < reads.FAR_AFTER:
+            self._peek_since(call, request)
+            return
         is_far = request.state == api.State.DELAYED and request.after >= reads.FAR_AFTER
         seen, following = ([], 0) if is_far else reads.peek(self.machine, request)
         if is_far or (request.state == api.State.DELAYED and not following and self._waits_far(request.queue)):
@@ -700,10 +703,7 @@ class Broker:
         uid = self.machine.require(request.queue).uid
         listing = self.replica.list_far(uid, after, request.limit - len(seen))
 
-        def then(why: str) -> None:
-            if why:
-                self.answer(call, to_failed(CorruptRecord(f"a page of delayed messages is damaged: {why}")))
-                return
+        def then() -> None:
             cursors = [one.peeked.sequence for one in seen]
             for row, first, last, place in listing.found:
                 seen.extend(reads.far_seen(row, first, last))
@@ -711,7 +711,19 @@ class Broker:
             following = listing.following and reads.FAR_AFTER + listing.following
             self._page(call, seen, following, cursors.__getitem__, request.bodies)
 
-        self.cold.add(lambda _: listing.attempt(), then)
+        self.cold.add_far(listing.attempt, then, lambda error: self.answer(call, to_failed(error)))
+
+    def _peek_since(self, call: Call, request: api.Peek) -> None:
+        """Delayed messages, near and far, by sequence."""
+        after = request.after - api.SINCE
+        near = reads.peek(self.machine, api.Peek(request.queue, request.state, request.limit, after))
+        far = self.replica.far_since(self.machine.require(request.queue).uid, after, request.limit + 1)
+
+        def then() -> None:
+            seen, following = reads.by_sequence(*near, far.found, request.limit)
+            self._page(call, seen, following, lambda k: api.SINCE + seen[k].peeked.sequence, request.bodies)
+
+        self.cold.add_far(far.attempt, then, lambda error: self.answer(call, to_failed(error)))
 
     def _list_dead(self, call: Call, request: api.ListDead) -> None:
         self._check_applied()

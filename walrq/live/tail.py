@@ -90,7 +90,8 @@ class Source:
 
     def _end(self, state: State) -> int:
         """One more than the sequence of the last message in `state`; 0 when there is none."""
-        low, step = 0, PEEK_MESSAGES_MAX
+        # The end is most often near what was pushed, and a question from there is cheap.
+        low, step = 0, max(PEEK_MESSAGES_MAX, self._pushed)
         # Invariant: nothing lies at or behind `high`, once that is known.
         high: int | None = None
         while high is None or low < high:
@@ -111,7 +112,7 @@ class Source:
         while True:
             page = self._peek(state, PEEK_MESSAGES_MAX, start, bodies=True)
             found += page.messages
-            start = page.next
+            start = _sequence(page.next)
             if not start:
                 return found
 
@@ -139,7 +140,8 @@ class Source:
             page = client.end(call, api.Page)
             found |= {each.sequence: each for each in page.messages}
             if page.next:
-                bound = page.next if bound is None else min(bound, page.next)
+                following = _sequence(page.next)
+                bound = following if bound is None else min(bound, following)
         sequences = sorted(each for each in found if bound is None or each < bound)
         if bound is not None:
             self.cursor = bound
@@ -170,10 +172,18 @@ class Source:
         return self.client.show_queue(self.queue)
 
     def _question(self, state: State, limit: int, after: int, bodies: bool) -> api.Peek:
+        if state is State.DELAYED:
+            # By sequence, however late it is due.
+            after += api.SINCE
         return api.Peek(self.queue, state, limit, after, bodies)
 
     def _peek(self, state: State, limit: int, after: int, *, bodies: bool) -> api.Page:
         return self.client.end(self.client.begin(self._question(state, limit, after, bodies)), api.Page)
+
+
+def _sequence(cursor: int) -> int:
+    """Where the page behind a cursor begins; 0: there is none."""
+    return cursor % api.SINCE
 
 
 class Tail:

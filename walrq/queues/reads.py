@@ -105,7 +105,27 @@ def dead(m: Machine, request: api.ListDead, cold: Sequence[Batch] = ()) -> tuple
 
 
 # The cursor of a page of far messages: this, and a place among them.
-FAR_AFTER: Final = 1 << 63
+FAR_AFTER: Final = api.SINCE << 1
+
+
+def by_sequence(
+    near: Sequence[Seen], following: int, far: Iterable[tuple[Row, int, int]], limit: int
+) -> tuple[list[Seen], int]:
+    """A page of delayed messages, near and far, by sequence, and the cursor of the next page (0 at the end).
+
+    Args:
+        following: of `near`.
+        far: rows and the first and last of their messages, from the same sequence on as `near`.
+    """
+    seen = list(near)
+    for row, first, last in far:
+        seen += far_seen(row, first, min(last, first + limit))
+    seen.sort(key=lambda one: one.peeked.sequence)
+    if following:
+        seen = [one for one in seen if one.peeked.sequence < following]
+    if len(seen) > limit:
+        following = seen[limit].peeked.sequence
+    return seen[:limit], following and api.SINCE + following
 
 
 def far_seen(row: Row, first: int, last: int) -> list[Seen]:

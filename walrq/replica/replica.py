@@ -29,7 +29,7 @@ from walrq.replica.transfer import InstallSnapshot, Read, ReadChunks, StoreChunk
 from walrq.replica.waiting import FarWork
 from walrq.storage.findings import Finding, Verdict
 from walrq.storage.storage import Pin, Storage
-from walrq.tiers.timers import Listing, Search
+from walrq.tiers.timers import Listing, Search, Since
 
 # A record's header and padding.
 ENTRY_OVERHEAD_BYTES = 40
@@ -402,6 +402,11 @@ class Replica(Seam):
         """A page of a queue's rows beyond the horizon; run it in a thread."""
         queue = self.machine.by_uid[uid]
         return self._waiting.listing(self.machine.far, uid, queue.far_floor, after, rows_max)
+
+    def far_since(self, uid: int, sequence: int, messages_max: int) -> Since:
+        """A queue's rows beyond the horizon from a sequence on; run it in a thread."""
+        floor = self.machine.by_uid[uid].far_floor
+        return self._waiting.since(self.machine.far, uid, max(floor, sequence), messages_max)
 
     # --- bodies ---------------------------------------------------------------------------------------------
     def body(self, index: int, ordinal: int) -> Columns | None:

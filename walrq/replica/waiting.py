@@ -12,7 +12,7 @@ from walrq.limits import FAR_ROWS_PER_ENTRY
 from walrq.queues.commands import Command, HydrateFar, LoseFar, SweepFar
 from walrq.queues.machine import Machine
 from walrq.storage.storage import Storage
-from walrq.tiers.timers import Listing, Losing, Search, Slice, Sweeping
+from walrq.tiers.timers import Listing, Losing, Search, Since, Slice, Sweeping
 
 # Messages that one entry brings back, where the hot window does not say less.
 MESSAGES_MAX = 100_000
@@ -107,6 +107,10 @@ class Waiting:
     def listing(self, far: Far, uid: int, floor: int, after: int, rows_max: int) -> Listing:
         """A page of a queue's rows."""
         return Listing(far, self._read, uid, floor, after, rows_max)
+
+    def since(self, far: Far, uid: int, sequence: int, messages_max: int) -> Since:
+        """A queue's rows from a sequence on."""
+        return Since(far, self._read, uid, sequence, messages_max)
 
     def _read(self, key: bytes) -> bytes | None:
         return self._storage.read_page(key)

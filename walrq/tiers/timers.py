@@ -15,8 +15,9 @@ import attrs
 
 from walrq.errors import CorruptRecord
 from walrq.far.blocks import BLOCK_SHIFT
-from walrq.far.rows import PageView, Row, key_of
+from walrq.far.rows import SEQUENCE, PageView, Row, key_of
 from walrq.far.shelf import Cut, Far, Found, Page, digest_of, page_key
+from walrq.ids import id_parts
 
 # Rows of an emptied queue that one entry names, and pages that one job looks through.
 SWEEP_ROWS: Final = 8_192
@@ -333,3 +334,54 @@ class Listing(_Reading):
                 if at.is_there(position):
                     yield Found(at.number, position, view.row(position))
         yield from self._tail
+
+
+class Since(_Reading):
+    """Messages of one queue from a sequence on, in order of sequence, for whoever follows what comes.
+
+    Ids of one queue grow with its sequences in time. What was pushed after a message that lies before the sequence
+    cannot be in a page whose highest id is older, so the newest pages are read and the others are not. A message that
+    came by a move has an older id, and is found in the pages that are read.
+
+    Attributes:
+        found: rows, each with the first and last of its messages that belong to this part.
+    """
+
+    def __init__(self, far: Far, read: ReadPage, uid: int, sequence: int, messages_max: int) -> None:
+        """From `sequence` on, at least the first `messages_max` messages if there are as many."""
+        super().__init__(far, read)
+        self._uid = uid
+        self._sequence = sequence
+        self._most = messages_max
+        self._oldest_ms = 0
+        pages = ((id_parts(page.high)[0], page) for page in far.pages.values())
+        self._pages = [(ms, _at(far, page)) for ms, page in sorted(pages, key=lambda one: one[0], reverse=True)]
+        self._tail = list(far.tail())
+        self.found: list[tuple[Row, int, int]] = []
+
+    def run(self) -> None:
+        """Read. Blocking. PageLost."""
+        for row in self._tail:
+            self._take(row)
+        for highest_ms, at in self._pages:
+            if highest_ms < self._oldest_ms:
+                break
+            view = self.view(at)
+            for position in range(at.cursor, at.rows):
+                if at.is_there(position):
+                    self._take(view.row(position))
+        self._trim()
+
+    def _take(self, row: Row) -> None:
+        if row.uid != self._uid:
+            return
+        first = max(0, self._sequence - row.sequence)
+        if first and SEQUENCE not in row.more:
+            self._oldest_ms = max(self._oldest_ms, id_parts(row.first_id)[0])
+        if first < row.count:
+            self.found.append((row, first, row.count - 1))
+            if len(self.found) > 4 * self._most:
+                self._trim()
+
+    def _trim(self) -> None:
+        self.found = heapq.nsmallest(self._most, self.found, key=lambda one: one[0].sequence)
