@@ -16,7 +16,7 @@ from walrq.queues import commands as c
 from walrq.queues import effects, image, reads
 from walrq.queues.machine import Bounds
 from walrq.replica.waiting import Waiting
-from walrq.tiers.timers import PageLost, Search, Slice, Sweeping
+from walrq.tiers.timers import PageLost, Search, Since, Slice, Sweeping
 
 HORIZON_MS = 300_000
 DAY_MS = 86_400_000
@@ -557,3 +557,26 @@ def test_delayed_messages_are_listed_page_by_page(far: FarBench) -> None:
 
     assert sorted(ids) == sorted(one.id for one in seen)
     assert {far.wall_ms + DAY_MS} == {one.due_ms for one in seen}
+
+
+def test_from_a_sequence_on_only_the_newest_pages_are_read(far: FarBench) -> None:
+    """Whoever follows a queue looks often, and what waits may be much; what is due first may have come last."""
+    for days in range(40, 0, -1):
+        far.ids(payloads=7, delay_ms=days * DAY_MS // 2)
+        far.wait(10)
+    far.save()
+    queue = far.machine.queues["q"]
+    read: list[bytes] = []
+
+    def reading(key: bytes) -> bytes | None:
+        read.append(key)
+        return far.read_page(key)
+
+    for start, most, pages_max in ((1, 300, 20), (1, 10, 20), (265, 300, 4), (279, 300, 4), (281, 300, 2)):
+        read.clear()
+        found = Since(far.far, reading, queue.uid, start, most)
+        found.run()
+        sequences = [row.sequence + offset for row, first, last in found.found for offset in range(first, last + 1)]
+
+        assert list(range(start, 281))[:most] == sequences[:most]
+        assert len(read) <= pages_max
