@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
-import shutil
 import subprocess
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,10 +16,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.browser.program import command
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 WEB = ROOT / "walrq" / "web"
 EXAMPLE = ROOT / "docs" / "examples" / "page.html"
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE_S = 120.0
 
 _PAGE = b"""<!doctype html><meta charset="utf-8"><title>walrq under test</title>
@@ -111,25 +111,14 @@ class Browser:
 
     def __enter__(self) -> Browser:
         self._thread.start()
-        program = next(found for name in PROGRAMS if (found := shutil.which(name)))
         with (self._folder / "chromium.log").open("wb") as log:
             self._process = subprocess.Popen(
-                [
-                    program,
-                    "--headless=new",
-                    # Containers and root have no name spaces to give; the page is the test's own.
-                    "--no-sandbox",
-                    "--disable-gpu",
-                    "--disable-dev-shm-usage",
-                    "--no-first-run",
-                    "--disable-extensions",
-                    "--disable-background-networking",
-                    "--disable-component-update",
+                command(
+                    self._folder / "profile",
                     "--disable-background-timer-throttling",
                     "--disable-renderer-backgrounding",
-                    f"--user-data-dir={self._folder / 'profile'}",
                     f"{self.origin}/",
-                ],
+                ),
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

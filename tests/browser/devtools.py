@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator
@@ -16,7 +15,8 @@ import httpx
 import trio
 from trio_websocket import WebSocketConnection, open_websocket_url
 
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+from tests.browser.program import command
+
 _MESSAGE_BYTES_MAX = 64 << 20
 _LOOK_S = 0.02
 
@@ -94,27 +94,13 @@ class Tab:
 @asynccontextmanager
 async def browser() -> AsyncIterator[Tab]:
     """A browser with one tab, ended when the block ends."""
-    program = next(found for name in PROGRAMS if (found := shutil.which(name)))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         profile = Path(folder)
-        command = [
-            program,
-            "--headless=new",
-            # Containers and root have no name spaces to give; the pages are the test's own.
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--no-first-run",
-            "--disable-extensions",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--hide-scrollbars",
-            "--remote-debugging-port=0",
-            f"--user-data-dir={profile}",
-            "about:blank",
-        ]
         process = await trio.lowlevel.open_process(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+            command(profile, "--hide-scrollbars", "--remote-debugging-port=0", "about:blank"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         try:
             url = await _tab_of(trio.Path(profile / "DevToolsActivePort"))

@@ -7,8 +7,9 @@ import pytest
 from tests.daemon.group import Member, group
 from tests.daemon.harness import columns, payloads
 from walrq import api
-from walrq.daemon import compactor, driver
+from walrq.daemon import driver
 from walrq.errors import Code
+from walrq.upkeep import compactor
 
 pytestmark = pytest.mark.trio
 

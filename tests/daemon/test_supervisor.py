@@ -21,14 +21,14 @@ from tests.daemon.process import STOP_S_MAX, BlockingClient, Daemon
 from tests.requirements import require
 from walrq import api
 from walrq.daemon import bodies, listener, members, pollers, supervisor
-from walrq.daemon.compactor import Compactor
 from walrq.daemon.config import Config
 from walrq.daemon.driver import Driver
-from walrq.daemon.reaper import Reaper
 from walrq.errors import Code, StorageError
 from walrq.limits import DESCRIPTORS_KEPT
 from walrq.protocol.client import Answer, ClientState, Closed, WentAway
 from walrq.testing.disk import SimDisk
+from walrq.upkeep.compactor import Compactor
+from walrq.upkeep.reaper import Reaper
 
 PLACES = {
     "driver": (Driver, "run"),

@@ -24,7 +24,6 @@ from walrq import __version__, api
 from walrq.backup.export import Export
 from walrq.daemon.broker import Broker
 from walrq.daemon.clock import Clock
-from walrq.daemon.compactor import Compactor
 from walrq.daemon.pollers import Call, Port, to_failed
 from walrq.errors import Code, DataDirInvalid, DiskFull, InvalidArgument, NotReady, Overloaded, StorageError, WalrqError
 from walrq.limits import BACKUP_IDLE_S_MAX, BACKUP_READS_MAX, BACKUP_S_MAX
@@ -32,6 +31,7 @@ from walrq.replica import Replica
 from walrq.storage import identity
 from walrq.storage.segment import number_in
 from walrq.storage.storage import Pin, Storage
+from walrq.upkeep.compactor import Compactor
 
 T = TypeVar("T")
 

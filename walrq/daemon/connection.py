@@ -21,10 +21,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Protocol
 
 from walrq import api
 from walrq.daemon.broker import Broker
+from walrq.daemon.outgoing import Outgoing
 from walrq.daemon.pollers import PollCall, to_failed
 from walrq.errors import Code, Overloaded, WalrqError
 from walrq.limits import (
@@ -42,8 +43,6 @@ from walrq.protocol.server import Closed, HelloReceived, ServerConnection, Serve
 from walrq.queues.commands import Target
 
 log = logging.getLogger("walrq.connection")
-
-_EMPTY: Final = memoryview(b"")
 
 
 class Carried(Protocol):
@@ -82,7 +81,7 @@ class Carried(Protocol):
     def overdue(self, now_ms: int) -> str | None: ...
 
 
-class Connection:
+class Connection(Outgoing):
     """See the module. The broker's `Port`.
 
     Attributes:
@@ -92,20 +91,14 @@ class Connection:
         session: the session its requests belong to: the protocol's, kept here because every request asks.
         bytes_in_flight: frame bytes of requests not answered yet.
         partial: bytes held of a frame that is not complete yet.
-        unsent: reply bytes made and not taken by the kernel yet.
     """
 
     __slots__ = (
         "_broker",
-        "_chunks",
         "_deadline_ms",
         "_on_output",
         "_partial_since_ms",
         "_protocol",
-        "_queued",
-        "_rest",
-        "_sent",
-        "_stalled_since_ms",
         "_submit",
         "_undelivered",
         "_welcome",
@@ -118,7 +111,6 @@ class Connection:
         "peer",
         "session",
         "takes_leases",
-        "unsent",
         "waiting",
         "watched",
     )
@@ -136,6 +128,7 @@ class Connection:
         protocol: type[ServerConnection] = ServerConnection,
     ) -> None:
         """`protocol`: what its frames are written in."""
+        super().__init__()
         self._protocol = protocol(welcome=self._judge)
         self._welcome = welcome
         self._broker = broker
@@ -153,18 +146,11 @@ class Connection:
         self.waiting: set[PollCall] = set()
         self.bytes_in_flight = 0
         self.partial = 0
-        self.unsent = 0
-        self._chunks: deque[bytes] = deque()
-        self._rest: memoryview = _EMPTY
-        # Positions in the stream of replies: invariant _sent <= _queued, unsent == _queued - _sent.
-        self._queued = 0
-        self._sent = 0
         # (position behind its last byte, leases) of poll replies without session that the kernel has not
         # taken yet.
         self._undelivered: deque[tuple[int, Sequence[Target]]] = deque()
         self._deadline_ms = now_ms + int(HANDSHAKE_TIMEOUT_S * 1000)
         self._partial_since_ms: int | None = None
-        self._stalled_since_ms: int | None = None
         # The front's sweep looks at connections that run against a deadline only.
         self.watched = True
         broker.opened(self)
@@ -229,7 +215,7 @@ class Connection:
             log.exception("reply_failed peer=%s: %s", self.peer, error)
             self.end()
         self._collect()
-        self._undelivered.append((self._queued, targets))
+        self._undelivered.append((self._sent + self.unsent, targets))
         self._on_output(self)
 
     # --- what a door of its own may do otherwise ------------------------------------------------------------
@@ -322,31 +308,20 @@ class Connection:
         output = self._protocol.take_output()
         if output:
             self._chunks.append(output)
-            self._queued += len(output)
             self.unsent += len(output)
 
     def output(self) -> memoryview:
         """What to send now; the same bytes again until `sent` says that they left."""
         self._collect()
-        if not self._rest and self._chunks:
-            chunks = self._chunks
-            self._rest = memoryview(chunks.popleft() if len(chunks) == 1 else b"".join(chunks))
-            chunks.clear()
-        return self._rest
+        return self._next()
 
     def sent(self, count: int, now_ms: int) -> None:
         """The kernel took `count` bytes of what `output` gave."""
-        self._sent += count
-        self._rest = self._rest[count:]
         was_congested = self.congested
-        self.unsent -= count
+        self._took(count, now_ms)
         undelivered = self._undelivered
         while undelivered and undelivered[0][0] <= self._sent:
             undelivered.popleft()
-        if count or not self.unsent:
-            self._stalled_since_ms = now_ms if self.unsent else None
-        elif self._stalled_since_ms is None:
-            self._stalled_since_ms = now_ms
         if was_congested and self.waiting and not self.congested:
             self._broker.polls.relieved(self)
 
@@ -373,9 +348,7 @@ class Connection:
         undelivered = self._undelivered
         while undelivered:
             self._undo(undelivered.popleft()[1])
-        self._chunks.clear()
-        self._rest = _EMPTY
-        self.unsent = 0
+        self._drop()
 
     # --- time-outs ----------------------------------------------------------------------------------------
     @property

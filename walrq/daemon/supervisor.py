@@ -43,14 +43,12 @@ from walrq.daemon import listener, peers, pollers
 from walrq.daemon.backup import Backups
 from walrq.daemon.broker import Broker
 from walrq.daemon.clock import Clock
-from walrq.daemon.compactor import Compactor
 from walrq.daemon.config import DOORS, RELOADABLE, Config, Door, format_address, parse_address
 from walrq.daemon.driver import Driver
 from walrq.daemon.members import Members
 from walrq.daemon.peers import Peers
 from walrq.daemon.reactor import AVAILABLE as EPOLL_AVAILABLE
 from walrq.daemon.reactor import Reactor
-from walrq.daemon.reaper import Fetcher, Reaper, keep_sessions, watch_memory
 from walrq.daemon.stream_front import StreamFront
 from walrq.errors import ERRORS, Code, ConfigError, DataDirLocked, Draining, WalrqError
 from walrq.local import notify
@@ -67,6 +65,10 @@ from walrq.storage.identity import LOCK_NAME
 from walrq.storage.identity import NAME as FORMAT
 from walrq.storage.inspect import lock_holder
 from walrq.storage.storage import Storage
+from walrq.upkeep.compactor import Compactor
+from walrq.upkeep.fetcher import Fetcher
+from walrq.upkeep.memory import watch_memory
+from walrq.upkeep.reaper import Reaper, keep_sessions
 
 log = logging.getLogger("walrq.supervisor")
 

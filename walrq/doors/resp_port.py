@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from walrq import __version__, api
+from walrq.daemon.outgoing import Outgoing
 from walrq.daemon.pollers import PollCall, to_failed
 from walrq.daemon.stream_front import Served, StreamFront
 from walrq.doors.gate import Gate
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("walrq.resp")
 
-_EMPTY: Final = memoryview(b"")
 # Answers that nobody waits for: leases settled because their reply has been sent.
 _NOBODY: Final = 0
 
@@ -175,31 +175,26 @@ class RespDoor:
 _PAGE: Final = 1_000
 
 
-class RespPort:
+class RespPort(Outgoing):
     """See the module. What fronts carry and the broker answers.
 
     Attributes:
         peer: the other end's address, for logs.
         waiting: its parked polls.
         bytes_in_flight: of requests not answered yet.
-        unsent: reply bytes made and not taken by the kernel yet.
         group: the last of the door's merged requests that has something of this connection.
         partial: bytes held of commands that are not complete or have not begun.
     """
 
     __slots__ = (
         "_again",
-        "_chunks",
         "_connection",
         "_door",
         "_guards",
         "_in_flight",
         "_on_output",
         "_partial_since_ms",
-        "_rest",
-        "_sent",
         "_since",
-        "_stalled_since_ms",
         "_submitting",
         "bytes_in_flight",
         "client_ended",
@@ -208,7 +203,6 @@ class RespPort:
         "open",
         "partial",
         "peer",
-        "unsent",
         "waiting",
         "watched",
     )
@@ -216,6 +210,7 @@ class RespPort:
     session: Final = None
 
     def __init__(self, door: RespDoor, peer: str, now_ms: int, on_output: Callable[[Any], None]) -> None:
+        super().__init__()
         self._door = door
         self._on_output = on_output
         self.peer = peer
@@ -225,18 +220,13 @@ class RespPort:
         self.watched = True
         self.waiting: set[PollCall] = set()
         self.bytes_in_flight = 0
-        self.unsent = 0
         self.group = 0
         self.partial = 0
         self._in_flight = 0
-        self._chunks: deque[bytes] = deque()
-        self._rest = _EMPTY
-        self._sent = 0
         # When polls that may wait were submitted, and which requests have been turned away once.
         self._since: dict[int, int] = {}
         self._again: set[int] = set()
         self._partial_since_ms: int | None = None
-        self._stalled_since_ms: int | None = None
         self._submitting = False
         number = door.opened(self)
         self._connection = RespConnection(door, number, COMMANDS, peer)
@@ -436,25 +426,15 @@ class RespPort:
         if made:
             self._chunks.append(made)
             self.unsent += len(made)
-        if not self._rest and self._chunks:
-            chunks = self._chunks
-            self._rest = memoryview(chunks.popleft() if len(chunks) == 1 else b"".join(chunks))
-            chunks.clear()
-        return self._rest
+        return self._next()
 
     def sent(self, count: int, now_ms: int) -> None:
         """The kernel took `count` bytes of what `output` gave."""
-        self._sent += count
-        self._rest = self._rest[count:]
         was_congested = self.unsent > SEND_BUFFER_BYTES_MAX
-        self.unsent -= count
+        self._took(count, now_ms)
         leases = self._connection.leases
         if leases and leases[0][0] <= self._sent:
             self._handed_over()
-        if count or not self.unsent:
-            self._stalled_since_ms = now_ms if self.unsent else None
-        elif self._stalled_since_ms is None:
-            self._stalled_since_ms = now_ms
         if was_congested and self.unsent <= SEND_BUFFER_BYTES_MAX and self.waiting:
             self._door.broker.polls.relieved(self)
 
@@ -512,9 +492,7 @@ class RespPort:
         for handed in connection.unsent_leases():
             self._undo(handed)
         connection.leases.clear()
-        self._chunks.clear()
-        self._rest = _EMPTY
-        self.unsent = 0
+        self._drop()
 
     def _undo(self, handed: Handed) -> None:
         if handed.targets:

@@ -8,8 +8,8 @@ import trio.testing
 
 from tests.daemon.harness import columns, payloads, running
 from walrq import api
-from walrq.daemon.reaper import give_memory_back, resident_bytes, watch_memory
 from walrq.errors import Code
+from walrq.upkeep.memory import give_memory_back, resident_bytes, watch_memory
 
 pytestmark = pytest.mark.trio
 
