@@ -57,9 +57,10 @@ def serve(config: str | None, all_doors: bool, **flags: Any) -> int:
     """
     from walrq.daemon.supervisor import serve as run_node
 
-    settings = load_settings(config, from_dtq(flags))
+    given = from_dtq(flags)
+    settings = load_settings(config, given)
     if all_doors:
-        settings = load_settings(config, {**flags, **shut_doors(settings)})
+        settings = load_settings(config, {**given, **shut_doors(settings)})
     status = run_node(settings)
     sys.stdout.flush()
     return status
